@@ -1,0 +1,49 @@
+//! `Arc<L>` and `Box<L>` are lockers, so stacks can be built from configuration.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use crate::{
+    AcquireOptions, Attempt, Backend, BackendId, Capabilities, Guarantees, LockKey, Locker, Release, Result,
+    ScopedLocker, ScopedOptions, backend::ScopedBody,
+};
+
+macro_rules! forward { ($($pointer:ident),+) => { $(
+    #[deny(clippy::missing_trait_methods)]
+    #[async_trait]
+    impl<L: Backend + ?Sized> Backend for $pointer<L> {
+        fn id(&self) -> BackendId {
+            (**self).id()
+        }
+        fn capabilities(&self) -> Capabilities {
+            (**self).capabilities()
+        }
+        fn guarantees(&self) -> Guarantees {
+            (**self).guarantees()
+        }
+        async fn ping(&self) -> Result<()> {
+            (**self).ping().await
+        }
+        async fn close(&self) -> Result<()> {
+            (**self).close().await
+        }
+    }
+
+    #[deny(clippy::missing_trait_methods)]
+    #[async_trait]
+    impl<L: Locker + ?Sized> Locker for $pointer<L> {
+        async fn acquire_opts(&self, key: &LockKey, options: &AcquireOptions) -> Result<Attempt> {
+            (**self).acquire_opts(key, options).await
+        }
+    }
+
+    #[deny(clippy::missing_trait_methods)]
+    #[async_trait]
+    impl<L: ScopedLocker + ?Sized> ScopedLocker for $pointer<L> {
+        async fn run_scoped(&self, key: &LockKey, options: &ScopedOptions, body: ScopedBody<'_>) -> Result<Attempt<Release>> {
+            (**self).run_scoped(key, options, body).await
+        }
+    }
+)+ } }
+forward!(Arc, Box);

@@ -1,0 +1,183 @@
+//! One acquire: a session, a try, and if need be a wait in the server's queue.
+
+use std::{sync::Arc, time::Instant};
+
+use distributed_lock::{
+    AcquireOptions, Attempt, Contention, Error, ErrorKind, LockGuard, LockKey, Result, Ttl, backend::HoldRecord,
+};
+use tokio::time::timeout;
+
+use crate::{
+    budget::{Budget, SLACK, unanswered},
+    core::{CHECK_INTERVAL, Core},
+    error, keeper,
+    lease::{Lease, PostgresHandle, Terms},
+    pool::Reserved,
+    session::{Ask, Granted, Scope},
+    timing::{Timing, lock_timeout_text, server_millis},
+    token,
+};
+
+/// What is to own the lock.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Ownership {
+    Session,
+    Transaction,
+}
+
+pub(crate) async fn acquire(
+    core: &Arc<Core>,
+    key: &LockKey,
+    options: &AcquireOptions,
+    ownership: Ownership,
+    fenced: bool,
+) -> Result<Attempt> {
+    core.ensure_open()?;
+    let acquire = Acquire {
+        core,
+        key,
+        id: core.settings.keys.id(core.settings.namespace, key),
+        ttl: options.ttl,
+        timing: core.timing(options.ttl)?,
+        ownership,
+        fenced,
+        budget: Budget::start(options.wait, &core.clock),
+    };
+    // Both arms are cancel safe; what the second had reserved is destroyed when the first wins.
+    tokio::select! {
+        biased;
+        () = core.until_closed() => Err(crate::core::closed()),
+        acquired = acquire.run() => acquired,
+    }
+    .map_err(|error| if error.key().is_some() { error } else { error.with_key(key) })
+}
+
+struct Acquire<'a> {
+    core: &'a Arc<Core>,
+    key: &'a LockKey,
+    id: i64,
+    ttl: Ttl,
+    timing: Timing,
+    ownership: Ownership,
+    fenced: bool,
+    budget: Budget,
+}
+
+impl Acquire<'_> {
+    async fn run(&self) -> Result<Attempt> {
+        loop {
+            let mut session = match self.core.pool.reserve(self.budget.for_place(self.core.settings.conn_wait)).await? {
+                Attempt::Acquired(session) => session,
+                Attempt::Contended(why) => return Ok(Attempt::Contended(why)),
+            };
+            session.bound_by(self.timing.ttl().max(self.core.settings.session.ttl()) + CHECK_INTERVAL);
+            let ask = self.ask();
+            let sent = self.core.clock.now();
+            let limit = self.budget.for_answer(self.timing.query_timeout());
+            // A session that is dropped from here on is destroyed: it may own the lock.
+            match timeout(limit, session.try_lock(&ask)).await {
+                Ok(Ok(Some(granted))) => return self.grant(session, &granted, sent).map(Attempt::Acquired),
+                Ok(Ok(None)) if self.budget.is_try() => {
+                    self.leave(session, &ask).await;
+                    return Ok(Attempt::Contended(self.core.registry.why_contended(self.id, self.key)));
+                }
+                Ok(Ok(None)) => return self.wait(session, &ask).await,
+                // The server ended it while it lay in the pool: it owns nothing, and the next may be alive.
+                Ok(Err(error)) if session.is_reused() && error::ended_session(&error) => {}
+                Ok(Err(error)) => return Err(error::unavailable(error, "ask for a lock")),
+                Err(_elapsed) => return Err(unanswered("a lock request", limit)),
+            }
+        }
+    }
+
+    fn ask(&self) -> Ask {
+        let scope = match self.ownership {
+            Ownership::Session => Scope::Session(Core::beacon(&self.timing)),
+            Ownership::Transaction => Scope::Transaction,
+        };
+        Ask { id: self.id, scope, idle: server_millis(self.timing.ttl()).to_string(), fenced: self.fenced }
+    }
+
+    /// After a contended try: gives the session back, or destroys it if it does not answer.
+    async fn leave(&self, session: Reserved, ask: &Ask) {
+        if let Ok(Ok(())) = timeout(SLACK, session.leave_try(ask.scope)).await {
+            session.give_back();
+        }
+    }
+
+    /// In the server's queue, for what is left of the budget.
+    async fn wait(&self, session: Reserved, ask: &Ask) -> Result<Attempt> {
+        let left = self.budget.left();
+        if left.is_some_and(|left| left.is_zero()) {
+            self.leave(session, ask).await;
+            return Ok(Attempt::Contended(Contention::WaitElapsed));
+        }
+        let waiter_idle = server_millis(self.timing.waiter_idle()).to_string();
+        let lock_timeout = lock_timeout_text(left);
+        let waiting = session.wait_lock(ask, &waiter_idle, &lock_timeout);
+        let waited = match left {
+            None => waiting.await,
+            Some(left) => {
+                let limit = left.saturating_add(SLACK);
+                timeout(limit, waiting).await.map_err(|_elapsed| unanswered("a queued lock request", limit))?
+            }
+        };
+        let granted = match waited {
+            Ok(Some(granted)) => granted,
+            Ok(None) => return Err(Error::new(ErrorKind::Other, "BUG: a wait without an error granted nothing")),
+            Err(error) if error.code().is_some_and(|state| state.code() == "55P03") => {
+                self.elapsed(session, ask).await;
+                return Ok(Attempt::Contended(Contention::WaitElapsed));
+            }
+            Err(error) => return Err(error::unavailable(error, "wait for a lock")),
+        };
+        // A grant that waited may be older than it looks, so the lease counts from a proof that was sent after it.
+        let sent = self.core.clock.now();
+        let limit = self.timing.query_timeout();
+        let owner = granted.owner.ok_or_else(beacon_taken)?;
+        match timeout(limit, session.prove(owner, &ask.idle)).await {
+            Ok(Ok(proof)) if proof.owned && !proof.in_recovery => {
+                self.grant(session, &granted, sent).map(Attempt::Acquired)
+            }
+            Ok(Ok(_)) => {
+                Err(Error::new(ErrorKind::Unavailable, "the session lost the lock while it was being granted"))
+            }
+            Ok(Err(error)) => Err(error::unavailable(error, "confirm a lock")),
+            Err(_elapsed) => Err(unanswered("the check of a lock", limit)),
+        }
+    }
+
+    /// A wait that ended in an error may have been granted all the same: the session is proven clean or destroyed.
+    async fn elapsed(&self, session: Reserved, ask: &Ask) {
+        if let Ok(Ok(true)) = timeout(SLACK, session.leave_wait(ask.scope, &self.core.idle)).await {
+            session.give_back();
+        }
+    }
+
+    /// No await from here to the guard, so that the grant always has an owner.
+    fn grant(&self, session: Reserved, granted: &Granted, sent: Instant) -> Result<LockGuard> {
+        let owner = granted.owner.ok_or_else(beacon_taken)?;
+        let token = match &granted.token {
+            Some(text) => Some(token::parse(self.core.settings.epoch, text)?),
+            None => None,
+        };
+        let server_ttl = self.timing.ttl();
+        let record = HoldRecord::draft(self.core.id, self.key.clone(), Arc::clone(&self.core.clock))
+            .with_fencing_token(token)
+            .with_deadline(Some(self.timing.deadline(sent, server_ttl)))
+            .with_max_grace(Some(self.timing.max_grace()))
+            .open();
+        let terms = Terms { timing: self.timing, expires: self.ttl.duration().map(|ttl| sent + ttl), owner };
+        let ended = session.ended();
+        let hold = record.hold();
+        let (lease, orders) = Lease::new(Arc::clone(self.core), (self.key.clone(), self.id), record, session, terms);
+        let keeper = tokio::spawn(keeper::keep(Arc::clone(&lease), orders, ended, sent));
+        lease.kept_by(keeper.abort_handle());
+        Ok(LockGuard::new(hold, self.ttl, PostgresHandle(lease)))
+    }
+}
+
+fn beacon_taken() -> Error {
+    let message = "another session has this session's beacon, so the grant was given back; try again";
+    Error::new(ErrorKind::Unavailable, message)
+}

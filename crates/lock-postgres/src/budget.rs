@@ -1,0 +1,57 @@
+//! The one time budget of an acquire: for a place in the pool, the connection and the queue together.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use distributed_lock::{Clock, Error, ErrorKind, Wait};
+
+/// How much later than the budget an answer is still waited for.
+pub(crate) const SLACK: Duration = Duration::from_millis(150);
+
+#[derive(Debug)]
+pub(crate) struct Budget {
+    /// `None` is for ever, zero a single try.
+    total: Option<Duration>,
+    started: Instant,
+    clock: Arc<dyn Clock>,
+}
+
+impl Budget {
+    pub(crate) fn start(wait: Wait, clock: &Arc<dyn Clock>) -> Self {
+        Self { total: wait.budget(), started: clock.now(), clock: Arc::clone(clock) }
+    }
+
+    pub(crate) fn is_try(&self) -> bool {
+        self.total.is_some_and(|total| total.is_zero())
+    }
+
+    /// What is left; `None` is for ever.
+    pub(crate) fn left(&self) -> Option<Duration> {
+        let used = self.clock.now().saturating_duration_since(self.started);
+        self.total.map(|total| total.saturating_sub(used))
+    }
+
+    /// How long to wait for a place; a single try is given one too.
+    pub(crate) fn for_place(&self, conn_wait: Option<Duration>) -> Option<Duration> {
+        match self.left() {
+            Some(left) if !self.is_try() => Some(conn_wait.map_or(left, |wait| wait.min(left))),
+            _ => conn_wait,
+        }
+    }
+
+    /// How long the answer to a statement that does not wait may take.
+    pub(crate) fn for_answer(&self, query_timeout: Duration) -> Duration {
+        match self.left() {
+            Some(left) if !self.is_try() => query_timeout.min(left.saturating_add(SLACK)),
+            _ => query_timeout,
+        }
+    }
+}
+
+/// The answer did not come, and the session that owes it is destroyed.
+pub(crate) fn unanswered(what: &str, limit: Duration) -> Error {
+    let message = format!("the server did not answer {what} within {limit:?}; the session was ended");
+    Error::new(ErrorKind::Unavailable, message)
+}

@@ -1,0 +1,150 @@
+//! What the parts of one locker share.
+
+use std::{
+    hash::{BuildHasher, RandomState},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use distributed_lock::{
+    Attempt, BackendId, Clock, Error, ErrorKind, InvalidInput, Loss, LossCause, Result, SystemClock, Ttl,
+};
+use tokio::{sync::watch, task::JoinSet, time::timeout};
+
+use crate::{
+    config::{PostgresConfig, Settings},
+    connect::{ConnectionString, Connector},
+    lease::Lease,
+    pool::{SessionManager, SessionPool},
+    registry::Registry,
+    session::{Beacon, WorldCell},
+    timing::{Timing, server_millis},
+};
+
+/// How often the server looks whether the client of a waiting session is still there (see `sql::SETUP`).
+pub(crate) const CHECK_INTERVAL: Duration = Duration::from_millis(500);
+
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub(crate) id: BackendId,
+    pub(crate) settings: Settings,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) pool: SessionPool,
+    pub(crate) world: Arc<WorldCell>,
+    pub(crate) registry: Registry<Lease>,
+    pub(crate) closed: watch::Sender<bool>,
+    /// The idle limit of a session that owns nothing, in ms.
+    pub(crate) idle: String,
+    clock_steps: AtomicU64,
+}
+
+impl Core {
+    pub(crate) fn new(config: &PostgresConfig) -> Result<Self> {
+        let settings = config.settings()?;
+        let url = config.url().ok_or_else(|| InvalidInput::new("url", "none", "must be given: a PostgreSQL URL"))?;
+        let connector = Connector::new(url.parse::<ConnectionString>()?)?;
+        let idle = server_millis(settings.session.ttl()).to_string();
+        let world = Arc::new(WorldCell::default());
+        let manager = SessionManager { connector, idle: idle.clone(), world: Arc::clone(&world) };
+        let bound = settings.session.ttl() + CHECK_INTERVAL;
+        Ok(Self {
+            id: BackendId::fresh(),
+            pool: SessionPool::new(manager, settings.pool_size, bound)?,
+            settings,
+            clock: Arc::new(SystemClock),
+            world,
+            registry: Registry::default(),
+            closed: watch::Sender::new(false),
+            idle,
+            clock_steps: AtomicU64::new(0),
+        })
+    }
+
+    /// The timing of a hold with this TTL.
+    pub(crate) fn timing(&self, ttl: Ttl) -> Result<Timing> {
+        let Settings { session, heartbeat, query_timeout, .. } = &self.settings;
+        match ttl.duration() {
+            None => Ok(*session),
+            Some(ttl) => Ok(Timing::for_ttl(ttl, *heartbeat, *query_timeout)?),
+        }
+    }
+
+    /// A beacon that no other session has, but for a chance of one in 2^32 for each with the same TTL.
+    pub(crate) fn beacon(timing: &Timing) -> Beacon {
+        // The keys of a `RandomState` come from the system, and each one has others.
+        let [a, b, c, d, ..] = RandomState::new().hash_one(()).to_be_bytes();
+        Beacon { ttl_millis: server_millis(timing.ttl()), random: i32::from_be_bytes([a, b, c, d]) }
+    }
+
+    /// Whether the server answers; on a session beside the pool when all are in use.
+    pub(crate) async fn ping(&self) -> Result<()> {
+        self.ensure_open()?;
+        match self.pool.reserve_free().await? {
+            Attempt::Acquired(session) => {
+                session.ping().await?;
+                session.give_back();
+                Ok(())
+            }
+            Attempt::Contended(_) => self.pool.open_extra().await?.ping().await,
+        }
+    }
+
+    /// Ends all holds and waits, then all sessions, within the close timeout.
+    pub(crate) async fn close(&self) -> Result<()> {
+        self.closed.send_replace(true);
+        let mut releases = JoinSet::new();
+        for lease in self.registry.all() {
+            lease.record.lose(Loss::new(LossCause::Closed));
+            releases.spawn(async move {
+                let released = lease.release().await;
+                if released.is_err() {
+                    lease.destroy();
+                }
+                released
+            });
+        }
+        let closing = async {
+            let mut failed = None;
+            while let Some(joined) = releases.join_next().await {
+                match joined {
+                    Ok(Ok(_how)) => {}
+                    Ok(Err(error)) => failed = Some(error),
+                    Err(error) => {
+                        failed = Some(Error::new(ErrorKind::Other, "BUG: a release panicked").with_source(error));
+                    }
+                }
+            }
+            self.pool.close().await;
+            failed.map_or(Ok(()), Err)
+        };
+        let limit = self.settings.close_timeout;
+        timeout(limit, closing).await.unwrap_or_else(|_elapsed| {
+            let message =
+                format!("not every session ended within {limit:?}; call close again, or let the server end them");
+            Err(Error::new(ErrorKind::Unavailable, message))
+        })
+    }
+
+    pub(crate) fn ensure_open(&self) -> Result<()> {
+        if *self.closed.borrow() { Err(closed()) } else { Ok(()) }
+    }
+
+    /// Completes when the locker is closed. Cancel safe.
+    pub(crate) async fn until_closed(&self) {
+        // Cannot fail: the sender is ours.
+        let _ = self.closed.subscribe().wait_for(|closed| *closed).await;
+    }
+
+    /// The server's clock moved against ours by more than a lease's margin allows.
+    pub(crate) fn clock_stepped(&self, step: Duration) {
+        let steps = self.clock_steps.fetch_add(1, Ordering::Relaxed) + 1;
+        tracing::warn!(?step, steps, "the server's clock was stepped: its timers may have fired early");
+    }
+}
+
+pub(crate) fn closed() -> Error {
+    Error::new(ErrorKind::Closed, "this locker was closed")
+}

@@ -1,0 +1,199 @@
+//! Keeps one lease: proves ownership in time, carries out renewals, notices a loss, and frees the key when its TTL ends.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant, SystemTime},
+};
+
+use distributed_lock::{Loss, LossCause, Result, Ttl};
+use tokio::{
+    sync::{mpsc, oneshot},
+    time::{error::Elapsed, sleep, timeout},
+};
+
+use crate::{
+    core::Core,
+    lease::{Lease, Talk, Terms},
+    session::{Owner, Proof},
+    timing::{Timing, server_millis},
+};
+
+/// A guard's order to give the hold a new TTL from now on.
+#[derive(Debug)]
+pub(crate) struct Renewal {
+    pub(crate) timing: Timing,
+    pub(crate) ttl: Ttl,
+    pub(crate) answer: oneshot::Sender<Result<()>>,
+}
+
+/// Runs until the lease ends. Ends the lease when it is dropped in the middle of a statement.
+pub(crate) async fn keep(
+    lease: Arc<Lease>,
+    mut orders: mpsc::UnboundedReceiver<Renewal>,
+    session_ended: impl Future<Output = Option<Arc<tokio_postgres::Error>>>,
+    granted: Instant,
+) {
+    let mut session_ended = std::pin::pin!(session_ended);
+    let mut proved = granted;
+    let mut clocks = None;
+    loop {
+        let now = lease.core.clock.now();
+        let due = next_heartbeat(&lease.terms(), proved);
+        let until_deadline = lease.record.hold().remaining().unwrap_or(Duration::MAX);
+        let pause = due.map_or(Duration::MAX, |due| due.saturating_duration_since(now)).min(until_deadline);
+        // All arms are cancel safe: an order stays in its channel, the end of the session is kept, the pause is computed anew.
+        let order = tokio::select! {
+            biased;
+            error = &mut session_ended => {
+                let loss = Loss::new(LossCause::SessionEnded);
+                lease.record.lose(match error {
+                    Some(error) => loss.with_source(SharedError(error)),
+                    None => loss,
+                });
+                lease.destroy();
+                return;
+            }
+            order = orders.recv() => match order {
+                Some(order) => Some(order),
+                // The lease is gone.
+                None => return,
+            },
+            () = sleep(pause) => None,
+        };
+        match lease.record.end() {
+            None => {}
+            Some(loss) if loss.cause() == LossCause::DeadlinePassed => {
+                lease.record.lose(loss);
+                lease.expire().await;
+                return;
+            }
+            // Somebody else ended it and sees to the session.
+            Some(_) => return,
+        }
+        let sent = lease.core.clock.now();
+        let Some(talk) = lease.begin() else { return };
+        let proof = match order {
+            Some(order) => renew(&lease, talk, order, sent).await,
+            None if due.is_some_and(|due| due <= sent) => heartbeat(&lease, talk, sent).await,
+            None => {
+                talk.finish();
+                continue;
+            }
+        };
+        let Some(proof) = proof else { return };
+        watch_clock(&lease.core, &mut clocks, proof.now, lease.terms().timing.margin());
+        proved = sent;
+    }
+}
+
+/// With a TTL, none is sent once the deadline is the end of the TTL but for the margin.
+fn next_heartbeat(terms: &Terms, proved: Instant) -> Option<Instant> {
+    let next = proved + terms.timing.heartbeat();
+    let last = terms.expires.and_then(|expires| expires.checked_sub(terms.timing.margin()));
+    (!last.is_some_and(|last| next >= last)).then_some(next)
+}
+
+/// How long the server is to wait for us: never past the end of the TTL.
+fn idle_limit(terms: &Terms, now: Instant) -> Duration {
+    terms.expires.map_or(terms.timing.ttl(), |expires| expires.saturating_duration_since(now))
+}
+
+/// `None` if the lease was lost.
+async fn heartbeat(lease: &Arc<Lease>, talk: Talk, sent: Instant) -> Option<Proof> {
+    let terms = lease.terms();
+    let idle = idle_limit(&terms, sent);
+    let asked =
+        timeout(terms.timing.query_timeout(), talk.session().prove(terms.owner, &server_millis(idle).to_string()))
+            .await;
+    conclude(lease, talk, asked, &terms, sent, idle).ok()
+}
+
+/// A shortening counts from before the send, a lengthening once it is confirmed. `None` if the lease was lost.
+async fn renew(lease: &Arc<Lease>, talk: Talk, order: Renewal, sent: Instant) -> Option<Proof> {
+    let Renewal { timing, ttl, answer } = order;
+    let old = lease.terms();
+    let expires = ttl.duration().map(|ttl| sent + ttl);
+    // The beacon publishes the TTL to others: another TTL, another beacon.
+    let exchanged = match old.owner {
+        Owner::Session(beacon) if old.timing.ttl() != timing.ttl() => Some((beacon, Core::beacon(&timing))),
+        _ => None,
+    };
+    let owner = exchanged.map_or(old.owner, |(_, new)| Owner::Session(new));
+    let new = Terms { timing, expires, owner };
+    let idle = idle_limit(&new, sent);
+    let deadline = timing.deadline(sent, idle);
+    if lease.record.hold().remaining().is_some_and(|left| sent + left > deadline) {
+        // `false` is an end that the conclusion finds as well.
+        let _live = lease.record.extend(Some(deadline), Some(timing.max_grace()));
+    }
+    let (limit, millis) = (old.timing.query_timeout(), server_millis(idle).to_string());
+    let asked = match exchanged {
+        None => timeout(limit, talk.session().prove(owner, &millis)).await,
+        Some((from, to)) => timeout(limit, talk.session().exchange(from, to, &millis)).await,
+    };
+    let concluded = conclude(lease, talk, asked, &new, sent, idle);
+    // A guard that stopped waiting does not mind.
+    let _ = answer.send(match &concluded {
+        Ok(_) => lease.record.hold().ensure_valid(),
+        Err(loss) => Err(loss.clone().into()),
+    });
+    concluded.ok()
+}
+
+/// Extends the lease from before the send, or ends it.
+fn conclude(
+    lease: &Arc<Lease>,
+    talk: Talk,
+    asked: Result<Result<Proof, tokio_postgres::Error>, Elapsed>,
+    terms: &Terms,
+    sent: Instant,
+    idle: Duration,
+) -> Result<Proof, Loss> {
+    let loss = match asked {
+        Ok(Ok(proof)) if proof.owned && !proof.in_recovery => {
+            lease.set_terms(*terms);
+            // `false`: it ended while we asked, and the next look, or whoever ended it, sees to the session.
+            let _live = lease.record.extend(Some(terms.timing.deadline(sent, idle)), Some(terms.timing.max_grace()));
+            talk.finish();
+            return Ok(proof);
+        }
+        Ok(Ok(_)) => Loss::new(LossCause::NotOurs),
+        Ok(Err(error)) => Loss::new(LossCause::SessionEnded).with_source(error),
+        Err(elapsed) => Loss::new(LossCause::HeartbeatTimeout).with_source(elapsed),
+    };
+    // Before the turn ends, since the first end stays.
+    lease.record.lose(loss.clone());
+    drop(talk);
+    Err(loss)
+}
+
+/// A step of the server's clock against ours can make its timers fire early.
+fn watch_clock(core: &Core, last: &mut Option<(Instant, SystemTime)>, server: SystemTime, margin: Duration) {
+    let ours = core.clock.now();
+    if let Some((our_last, their_last)) = last.replace((ours, server)) {
+        let we_saw = ours.saturating_duration_since(our_last);
+        let step = match server.duration_since(their_last) {
+            Ok(they_saw) => they_saw.abs_diff(we_saw),
+            Err(back) => we_saw + back.duration(),
+        };
+        if step > margin / 2 {
+            core.clock_stepped(step);
+        }
+    }
+}
+
+/// The driver's last word, shared by all who were told.
+#[derive(Debug)]
+struct SharedError(Arc<tokio_postgres::Error>);
+
+impl std::fmt::Display for SharedError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl std::error::Error for SharedError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        std::error::Error::source(&*self.0)
+    }
+}

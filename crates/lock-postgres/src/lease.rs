@@ -1,0 +1,288 @@
+//! One hold on a reserved session: what its guard, its keeper and the locker share.
+
+use std::{
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+    time::Instant,
+};
+
+use async_trait::async_trait;
+use distributed_lock::{
+    Error, ErrorKind, LockKey, Loss, LossCause, Release, Result, Ttl,
+    backend::{HoldRecord, LockHandle},
+};
+use tokio::{
+    sync::{Notify, mpsc, oneshot},
+    task::AbortHandle,
+    time::timeout,
+};
+
+use crate::{
+    connect::SocketHandle,
+    core::Core,
+    error,
+    keeper::Renewal,
+    pool::Reserved,
+    registry::Ticket,
+    session::{Owner, Session},
+    timing::Timing,
+};
+
+#[derive(Debug)]
+pub(crate) struct Lease {
+    pub(crate) core: Arc<Core>,
+    pub(crate) key: LockKey,
+    pub(crate) id: i64,
+    pub(crate) record: HoldRecord,
+    pub(crate) socket: SocketHandle,
+    // Std mutexes: never held across an await.
+    terms: Mutex<Terms>,
+    slot: Mutex<Slot>,
+    /// The slot is no longer busy.
+    settled: Notify,
+    renewals: mpsc::UnboundedSender<Renewal>,
+    keeper: OnceLock<AbortHandle>,
+    listed: OnceLock<Ticket>,
+}
+
+/// What was last agreed with the server.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Terms {
+    pub(crate) timing: Timing,
+    /// The end of the TTL; `None` is until released.
+    pub(crate) expires: Option<Instant>,
+    pub(crate) owner: Owner,
+}
+
+/// Where the session is. Whoever takes it out must put it back or end the lease; dropped, the session is destroyed.
+#[derive(Debug)]
+enum Slot {
+    /// Nobody talks to it.
+    Idle(Reserved),
+    /// The keeper talks to it.
+    Busy,
+    /// The lease has ended.
+    Gone,
+}
+
+impl Lease {
+    pub(crate) fn new(
+        core: Arc<Core>,
+        (key, id): (LockKey, i64),
+        record: HoldRecord,
+        session: Reserved,
+        terms: Terms,
+    ) -> (Arc<Self>, mpsc::UnboundedReceiver<Renewal>) {
+        let (renewals, orders) = mpsc::unbounded_channel();
+        let lease = Arc::new(Self {
+            socket: session.socket().clone(),
+            core,
+            key,
+            id,
+            record,
+            terms: Mutex::new(terms),
+            slot: Mutex::new(Slot::Idle(session)),
+            settled: Notify::new(),
+            renewals,
+            keeper: OnceLock::new(),
+            listed: OnceLock::new(),
+        });
+        let ticket = lease.core.registry.list(id, &lease.key, Arc::downgrade(&lease));
+        lease.listed.get_or_init(|| ticket);
+        (lease, orders)
+    }
+
+    pub(crate) fn kept_by(&self, keeper: AbortHandle) {
+        self.keeper.get_or_init(|| keeper);
+    }
+
+    pub(crate) fn terms(&self) -> Terms {
+        *self.terms.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn set_terms(&self, terms: Terms) {
+        *self.terms.lock().unwrap_or_else(PoisonError::into_inner) = terms;
+    }
+
+    fn slot(&self) -> MutexGuard<'_, Slot> {
+        self.slot.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes the session to talk to it; `None` if the lease has ended. For the keeper, which alone makes the slot busy.
+    pub(crate) fn begin(self: &Arc<Self>) -> Option<Talk> {
+        let mut slot = self.slot();
+        match std::mem::replace(&mut *slot, Slot::Busy) {
+            Slot::Idle(session) => Some(Talk { lease: Arc::clone(self), session: Some(session) }),
+            other => {
+                *slot = other;
+                None
+            }
+        }
+    }
+
+    /// Takes the session for good; waits while the keeper talks to it. `None` if the lease has ended. Cancel safe.
+    async fn take(&self) -> Option<Reserved> {
+        loop {
+            let mut settled = std::pin::pin!(self.settled.notified());
+            // Registered before the look, so that no change between look and wait is missed.
+            settled.as_mut().enable();
+            if let Some(taken) = self.take_settled() {
+                return taken;
+            }
+            settled.await;
+        }
+    }
+
+    /// `None` while the keeper talks to it.
+    fn take_settled(&self) -> Option<Option<Reserved>> {
+        let mut slot = self.slot();
+        match std::mem::replace(&mut *slot, Slot::Gone) {
+            Slot::Idle(session) => {
+                drop(slot);
+                self.unlist();
+                Some(Some(session))
+            }
+            Slot::Busy => {
+                *slot = Slot::Busy;
+                None
+            }
+            Slot::Gone => Some(None),
+        }
+    }
+
+    /// Ends the lease from whatever state, and destroys the session. Neither waits nor needs a runtime.
+    pub(crate) fn destroy(&self) {
+        let was = std::mem::replace(&mut *self.slot(), Slot::Gone);
+        if matches!(was, Slot::Busy) {
+            self.socket.shutdown_write();
+        }
+        drop(was);
+        self.unlist();
+        self.stop_keeper();
+    }
+
+    fn unlist(&self) {
+        if let Some(ticket) = self.listed.get() {
+            self.core.registry.unlist(self.id, *ticket);
+        }
+        self.settled.notify_waiters();
+    }
+
+    /// In the middle of a statement this destroys the session.
+    fn stop_keeper(&self) {
+        if let Some(keeper) = self.keeper.get() {
+            keeper.abort();
+        }
+    }
+
+    /// Gives the key back to the server and the session to the pool, for the guard or for closing.
+    pub(crate) async fn release(&self) -> Result<Release> {
+        let Ok(taken) = timeout(self.terms().timing.query_timeout(), self.take()).await else {
+            return Err(self.unanswered("the server did not answer the last heartbeat"));
+        };
+        match taken {
+            Some(session) => {
+                self.stop_keeper();
+                self.unlock(session).await
+            }
+            None => Ok(Release::Lost(self.loss())),
+        }
+    }
+
+    /// Gives the key back at the end of its TTL, for the keeper.
+    pub(crate) async fn expire(&self) {
+        if let Some(Some(session)) = self.take_settled() {
+            // However it went, the session is back in the pool or destroyed.
+            let _how = self.unlock(session).await;
+        }
+    }
+
+    async fn unlock(&self, session: Reserved) -> Result<Release> {
+        let Terms { timing, owner, .. } = self.terms();
+        match timeout(timing.query_timeout(), session.unlock(self.id, owner, &self.core.idle)).await {
+            Ok(Ok(true)) => {
+                session.give_back();
+                Ok(Release::Released)
+            }
+            Ok(Ok(false)) => Ok(Release::Lost(Loss::new(LossCause::NotOurs))),
+            Ok(Err(error)) => Err(error::unavailable(error, "confirm a release").with_key(&self.key)),
+            Err(_elapsed) => Err(self.unanswered("the server did not confirm a release")),
+        }
+    }
+
+    /// How it was lost. The guard's own word comes before it asks, so a release that finds nothing means that the session went.
+    fn loss(&self) -> Loss {
+        match self.record.end() {
+            Some(loss) if loss.cause() != LossCause::Released => loss,
+            _ => Loss::new(LossCause::SessionEnded),
+        }
+    }
+
+    fn unanswered(&self, what: &'static str) -> Error {
+        Error::new(ErrorKind::Unavailable, what).with_key(&self.key)
+    }
+}
+
+/// The keeper's turn with the session. Dropped halfway, as with its runtime, it ends the lease.
+#[derive(Debug)]
+pub(crate) struct Talk {
+    lease: Arc<Lease>,
+    // Present until the turn ends.
+    session: Option<Reserved>,
+}
+
+impl Talk {
+    #[expect(clippy::expect_used, reason = "taken only by those who consume or drop it")]
+    pub(crate) fn session(&self) -> &Session {
+        self.session.as_deref().expect("BUG: a turn was used after its end")
+    }
+
+    /// Puts the session back, unless the lease was ended meanwhile: then it is destroyed.
+    pub(crate) fn finish(mut self) {
+        let session = self.session.take();
+        let mut slot = self.lease.slot();
+        let refused = match (&*slot, session) {
+            (Slot::Busy, Some(session)) => {
+                *slot = Slot::Idle(session);
+                None
+            }
+            (_, session) => session,
+        };
+        drop(slot);
+        drop(refused);
+        self.lease.settled.notify_waiters();
+    }
+}
+
+impl Drop for Talk {
+    fn drop(&mut self) {
+        if let Some(session) = self.session.take() {
+            self.lease.record.lose(Loss::new(LossCause::SessionEnded));
+            self.lease.destroy();
+            drop(session);
+        }
+    }
+}
+
+/// What the guard holds.
+#[derive(Debug)]
+pub(crate) struct PostgresHandle(pub(crate) Arc<Lease>);
+
+#[async_trait]
+impl LockHandle for PostgresHandle {
+    async fn renew(&mut self, ttl: Ttl) -> Result<()> {
+        let timing = self.0.core.timing(ttl)?;
+        let (answer, renewed) = oneshot::channel();
+        let ended = || Error::from(self.0.loss());
+        // The keeper does it, so that a renewal that is given up here is carried through all the same.
+        self.0.renewals.send(Renewal { timing, ttl, answer }).map_err(|_| ended())?;
+        renewed.await.unwrap_or_else(|_| Err(ended()))
+    }
+
+    async fn release(&mut self) -> Result<Release> {
+        self.0.release().await
+    }
+
+    fn abandon(&mut self) {
+        self.0.destroy();
+    }
+}

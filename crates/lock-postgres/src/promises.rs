@@ -1,0 +1,49 @@
+//! What the lockers of this crate can do and promise, from their live settings.
+
+use std::time::Duration;
+
+use distributed_lock::{Bound, Capabilities, Cleanup, Expiry, Fairness, FencingStrength, Guarantees, Reach, World};
+
+use crate::{
+    core::CHECK_INTERVAL,
+    timing::{MIN_TTL, Timing},
+};
+
+/// How promptly the server acts on the end of a connection or of a timer, the network's own delay excluded.
+const PROMPTLY: Duration = Duration::from_millis(100);
+
+pub(crate) fn capabilities() -> Capabilities {
+    let mut capabilities = Capabilities::new(Expiry::Store, Reach::Store);
+    capabilities.fairness = Fairness::Fifo;
+    capabilities.fencing = FencingStrength::Durable;
+    capabilities.until_released = true;
+    capabilities.early_notice = true;
+    capabilities.min_ttl = MIN_TTL;
+    capabilities
+}
+
+/// For holds until released, with the lease of the session.
+pub(crate) fn guarantees(session: &Timing, world: Option<World>) -> Guarantees {
+    let ttl = session.ttl();
+    let mut cleanup = Cleanup::NONE;
+    cleanup.live = Bound::Within(CHECK_INTERVAL + PROMPTLY);
+    cleanup.cut_waiter = Bound::Within(session.waiter_idle() + CHECK_INTERVAL);
+    cleanup.cut_holder = Bound::Within(ttl + CHECK_INTERVAL);
+    let mut guarantees = Guarantees::NONE;
+    guarantees.detection = Bound::Within(session.detection());
+    guarantees.overlap = Bound::Within(session.detection());
+    guarantees.cleanup = cleanup;
+    guarantees.takeover_released = Bound::Within(PROMPTLY);
+    guarantees.takeover_killed = Bound::Within(PROMPTLY);
+    guarantees.takeover_frozen = Bound::Within(ttl + PROMPTLY);
+    guarantees.takeover_partitioned = Bound::Within(ttl + PROMPTLY);
+    guarantees.world = world;
+    guarantees.notes = vec![
+        "bounds exclude the network's own delay; each dead waiter ahead in the queue adds the bound of a cut waiter"
+            .into(),
+        "overlap is zero unless the server forgets the lock: a crash or restart of the server, or a promotion".into(),
+        "a freeze in the middle of a write is not bounded".into(),
+        "a promotion while the old primary still runs and is reachable is not covered".into(),
+    ];
+    guarantees
+}

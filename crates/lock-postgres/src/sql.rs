@@ -1,0 +1,161 @@
+//! Every statement we send. Names are schema-qualified and arguments cast, so that no function, type or operator of another
+//! schema can stand in for the server's own; lock names never enter the text.
+//!
+//! Order matters inside a statement. A subquery fenced by `offset 0` is evaluated before the list above it; inside a list we
+//! rely on left to right only where both orders would be safe, and on `case` for everything that must follow the grant.
+
+/// Settings of a session of ours, set once when it connects, and what we must know about it.
+///
+/// `$1` is the idle limit. `client_connection_check_interval` and `statement_timeout` act from the next statement on.
+pub(crate) const SETUP: &str = "\
+select pg_catalog.pg_is_in_recovery() as in_recovery, \
+pg_catalog.current_database()::pg_catalog.text as database, \
+(select c.system_identifier from pg_catalog.pg_control_system() as c)::pg_catalog.text as server, \
+pg_catalog.set_config('search_path', '', false) as s1, \
+pg_catalog.set_config('idle_session_timeout', $1::pg_catalog.text, false) as s2, \
+pg_catalog.set_config('idle_in_transaction_session_timeout', $1::pg_catalog.text, false) as s3, \
+pg_catalog.set_config('client_connection_check_interval', '500', false) as s4, \
+pg_catalog.set_config('statement_timeout', '0', false) as s5, \
+pg_catalog.set_config('lock_timeout', '0', false) as s6, \
+pg_catalog.set_config('tcp_keepalives_idle', '5', false) as s7, \
+pg_catalog.set_config('tcp_keepalives_interval', '2', false) as s8, \
+pg_catalog.set_config('tcp_keepalives_count', '3', false) as s9, \
+pg_catalog.set_config('default_transaction_isolation', 'read committed', false) as s10, \
+pg_catalog.set_config('synchronous_commit', 'off', false) as s11, \
+case when pg_catalog.current_setting('server_version_num')::pg_catalog.int4 operator(pg_catalog.>=) 170000 \
+then pg_catalog.set_config('transaction_timeout', '0', false) end as s12";
+
+/// Whether the server answers, and whether it may give locks.
+pub(crate) const PING: &str = "select pg_catalog.pg_is_in_recovery() as in_recovery";
+
+/// The parts of a fencing token: only to be evaluated after the grant, hence always under a `case`.
+macro_rules! token {
+    (minted) => {
+        "pg_catalog.concat_ws(' ', pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), \
+         (pg_catalog.pg_control_checkpoint()).redo_lsn, pg_catalog.pg_current_xact_id())"
+    };
+    (none) => {
+        "null::pg_catalog.text"
+    };
+}
+
+/// A single try: key `$1`, beacon `$2`, `$3`, idle limit `$4`. Takes the beacon twice and sets the limit only with the key.
+macro_rules! try_lock {
+    ($token:tt) => {
+        concat!(
+            "select g.granted, \
+             case when g.granted then pg_catalog.pg_try_advisory_lock($2::pg_catalog.int4, $3::pg_catalog.int4) end as beacon, \
+             case when g.granted then pg_catalog.pg_try_advisory_lock($2::pg_catalog.int4, $3::pg_catalog.int4) end as again, \
+             case when g.granted then pg_catalog.set_config('idle_session_timeout', $4::pg_catalog.text, false) end as idle, \
+             case when g.granted then ",
+            token!($token),
+            " end as token \
+             from (select pg_catalog.pg_try_advisory_lock($1::pg_catalog.int8) as granted offset 0) as g"
+        )
+    };
+}
+pub(crate) const TRY: &str = try_lock!(none);
+pub(crate) const TRY_FENCED: &str = try_lock!(minted);
+
+/// Goes ahead of a queued wait, as a statement of its own, so that a waiter that is cut off or whose wait fails is bounded: `$1` is
+/// the idle limit of a waiter.
+pub(crate) const BEFORE_WAIT: &str = "select pg_catalog.set_config('idle_session_timeout', $1::pg_catalog.text, false)";
+
+/// A queued wait: as a try, and `$5` is the lock timeout, set before the lock call and put back after it.
+macro_rules! wait_lock {
+    ($token:tt) => {
+        concat!(
+            "select (g.waited is not null) as granted, \
+             pg_catalog.pg_try_advisory_lock($2::pg_catalog.int4, $3::pg_catalog.int4) as beacon, \
+             pg_catalog.pg_try_advisory_lock($2::pg_catalog.int4, $3::pg_catalog.int4) as again, \
+             pg_catalog.set_config('idle_session_timeout', $4::pg_catalog.text, false) as idle, \
+             case when g.waited is not null then ",
+            token!($token),
+            " end as token, \
+             g.limited, pg_catalog.set_config('lock_timeout', '0', false) as unlimited \
+             from (select pg_catalog.set_config('lock_timeout', $5::pg_catalog.text, false) as limited, \
+             pg_catalog.pg_advisory_lock($1::pg_catalog.int8)::pg_catalog.text as waited offset 0) as g"
+        )
+    };
+}
+pub(crate) const WAIT: &str = wait_lock!(none);
+pub(crate) const WAIT_FENCED: &str = wait_lock!(minted);
+
+/// After a wait that failed: how many advisory locks the session has or waits for, and its idle limit back to `$1`.
+pub(crate) const PROVE_CLEAN: &str = "\
+select (select pg_catalog.count(*) from pg_catalog.pg_locks as l \
+where l.locktype operator(pg_catalog.=) 'advisory'::pg_catalog.text \
+and l.pid operator(pg_catalog.=) pg_catalog.pg_backend_pid()) as locks, \
+pg_catalog.set_config('idle_session_timeout', $1::pg_catalog.text, false) as idle";
+
+/// Proof of ownership: the beacon `$1`, `$2`, held twice, is given back once and taken once. `$3` is the idle limit from now on.
+pub(crate) const HEARTBEAT: &str = "\
+select pg_catalog.pg_advisory_unlock($1::pg_catalog.int4, $2::pg_catalog.int4) as had, \
+pg_catalog.pg_try_advisory_lock($1::pg_catalog.int4, $2::pg_catalog.int4) as has, \
+pg_catalog.set_config('idle_session_timeout', $3::pg_catalog.text, false) as idle, \
+pg_catalog.pg_is_in_recovery() as in_recovery, \
+pg_catalog.clock_timestamp() as now";
+
+/// A heartbeat that also changes the TTL: the new beacon `$3`, `$4` comes first, then the limit `$5`, then the old beacon `$1`, `$2`
+/// goes.
+pub(crate) const RENEW: &str = "\
+select pg_catalog.pg_advisory_unlock($1::pg_catalog.int4, $2::pg_catalog.int4) as had, \
+n.beacon and n.again and pg_catalog.pg_advisory_unlock($1::pg_catalog.int4, $2::pg_catalog.int4) as has, \
+n.idle, \
+pg_catalog.pg_is_in_recovery() as in_recovery, \
+pg_catalog.clock_timestamp() as now \
+from (select pg_catalog.pg_try_advisory_lock($3::pg_catalog.int4, $4::pg_catalog.int4) as beacon, \
+pg_catalog.pg_try_advisory_lock($3::pg_catalog.int4, $4::pg_catalog.int4) as again, \
+pg_catalog.set_config('idle_session_timeout', $5::pg_catalog.text, false) as idle offset 0) as n";
+
+/// Gives back the key `$1` and the beacon `$2`, `$3`, and the idle limit to `$4`.
+pub(crate) const UNLOCK: &str = "\
+select pg_catalog.pg_advisory_unlock($1::pg_catalog.int8) as key, \
+pg_catalog.pg_advisory_unlock($2::pg_catalog.int4, $3::pg_catalog.int4) as beacon, \
+pg_catalog.pg_advisory_unlock($2::pg_catalog.int4, $3::pg_catalog.int4) as again, \
+pg_catalog.set_config('idle_session_timeout', $4::pg_catalog.text, false) as idle";
+
+/// Starts the transaction that owns a lock. Later statements see what was committed before them, not before the lock.
+pub(crate) const BEGIN: &str = "begin isolation level read committed";
+
+/// Ends it, and with it the lock.
+pub(crate) const COMMIT: &str = "commit";
+
+/// Ends it after a lock that was not granted.
+pub(crate) const ROLLBACK: &str = "rollback";
+
+/// A single try in a transaction: key `$1`. Its idle limit is the session's.
+macro_rules! try_in_transaction {
+    ($token:tt) => {
+        concat!(
+            "select g.granted, pg_catalog.now() as since, case when g.granted then ",
+            token!($token),
+            " end as token \
+             from (select pg_catalog.pg_try_advisory_xact_lock($1::pg_catalog.int8) as granted offset 0) as g"
+        )
+    };
+}
+pub(crate) const TRY_IN_TRANSACTION: &str = try_in_transaction!(none);
+pub(crate) const TRY_IN_TRANSACTION_FENCED: &str = try_in_transaction!(minted);
+
+/// A queued wait in a transaction: key `$1`, the idle limits of a waiter `$2` and of a holder `$3`, the lock timeout `$4`.
+macro_rules! wait_in_transaction {
+    ($token:tt) => {
+        concat!(
+            "select (g.waited is not null) as granted, pg_catalog.now() as since, case when g.waited is not null then ",
+            token!($token),
+            " end as token, g.limited, g.idle, \
+             pg_catalog.set_config('idle_in_transaction_session_timeout', $3::pg_catalog.text, true) as held, \
+             pg_catalog.set_config('lock_timeout', '0', true) as unlimited \
+             from (select pg_catalog.set_config('lock_timeout', $4::pg_catalog.text, true) as limited, \
+             pg_catalog.set_config('idle_in_transaction_session_timeout', $2::pg_catalog.text, true) as idle, \
+             pg_catalog.pg_advisory_xact_lock($1::pg_catalog.int8)::pg_catalog.text as waited offset 0) as g"
+        )
+    };
+}
+pub(crate) const WAIT_IN_TRANSACTION: &str = wait_in_transaction!(none);
+pub(crate) const WAIT_IN_TRANSACTION_FENCED: &str = wait_in_transaction!(minted);
+
+/// Proof of ownership in a transaction: it is the one that took the lock if it began when that one did.
+pub(crate) const PROVE_TRANSACTION: &str = "\
+select pg_catalog.now() as since, pg_catalog.pg_is_in_recovery() as in_recovery, pg_catalog.clock_timestamp() as now";

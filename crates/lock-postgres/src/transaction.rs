@@ -1,0 +1,252 @@
+//! The transaction form: the body receives the very transaction that owns the lock, so its work cannot commit without it.
+
+use std::{
+    future::poll_fn,
+    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
+    sync::Weak,
+    task::Poll,
+    thread,
+    time::SystemTime,
+};
+
+use distributed_lock::{
+    Attempt, Contention, Error, ErrorKind, LockKey, Loss, LossCause, Result, ScopedError, Wait, backend::BoxFuture,
+};
+use tokio::time::timeout;
+use tokio_postgres::{Transaction, types::Type};
+
+use crate::{
+    budget::{Budget, SLACK, unanswered},
+    core::{Core, closed},
+    error,
+    registry::Ticket,
+    sql,
+    timing::{lock_timeout_text, server_millis},
+};
+
+/// Whether the lock was acquired, and what the body made of it.
+pub(crate) type Outcome<T, E> = Result<Attempt<Result<T, E>>, ScopedError<Result<T, E>>>;
+
+pub(crate) async fn run<T, E, Body>(core: &Core, key: &LockKey, wait: Wait, body: Body) -> Outcome<T, E>
+where
+    Body: for<'t> FnOnce(&'t Transaction<'t>) -> BoxFuture<'t, Result<T, E>>,
+{
+    let with_key = |error: Error| if error.key().is_some() { error } else { error.with_key(key) };
+    let not_run = |error: Error| ScopedError::new(with_key(error), None);
+    core.ensure_open().map_err(not_run)?;
+    let run = Run {
+        core,
+        key,
+        id: core.settings.keys.id(core.settings.namespace, key),
+        budget: Budget::start(wait, &core.clock),
+    };
+    loop {
+        // Both arms are cancel safe; a session reserved by the second is destroyed when the first wins.
+        let reserved = tokio::select! {
+            biased;
+            () = core.until_closed() => Err(closed()),
+            reserved = core.pool.reserve(run.budget.for_place(core.settings.conn_wait)) => reserved,
+        };
+        let mut session = match reserved.map_err(not_run)? {
+            Attempt::Acquired(session) => session,
+            Attempt::Contended(why) => return Ok(Attempt::Contended(why)),
+        };
+        let (reused, socket) = (session.is_reused(), session.socket().clone());
+        let limit = run.budget.for_answer(core.settings.session.query_timeout());
+        let transaction = match timeout(limit, session.begin()).await {
+            Ok(Ok(transaction)) => transaction,
+            // The server ended it while it lay in the pool.
+            Ok(Err(error)) if reused && error::ended_session(&error) => continue,
+            Ok(Err(error)) => return Err(not_run(error::unavailable(error, "begin a transaction"))),
+            Err(_elapsed) => return Err(not_run(unanswered("the begin of a transaction", limit))),
+        };
+        let locked = tokio::select! {
+            biased;
+            () = core.until_closed() => Err(closed()),
+            locked = run.lock(&transaction) => locked,
+        };
+        let since = match locked.map_err(not_run)? {
+            Attempt::Acquired(since) => since,
+            Attempt::Contended(why) => {
+                if let Ok(Ok(())) = timeout(SLACK, transaction.rollback()).await {
+                    session.give_back();
+                }
+                return Ok(Attempt::Contended(why));
+            }
+        };
+        let listed = Listed { core, id: run.id, ticket: core.registry.list(run.id, key, Weak::new()) };
+        let close = async {
+            core.until_closed().await;
+            // The server rolls back; the body finds out by its next statement.
+            socket.shutdown_write();
+        };
+        let ended = beside(catch(|| body(&transaction)), close).await;
+        drop(listed);
+        let outcome = match ended {
+            Ok(Ok(value)) => run.commit(transaction, since, value).await,
+            Ok(Err(failed)) => match timeout(limit, transaction.rollback()).await {
+                Ok(Ok(())) => Ok(Attempt::Acquired(Err(failed))),
+                // Destroyed instead: it is rolled back all the same.
+                _ => return Ok(Attempt::Acquired(Err(failed))),
+            },
+            Err(panic) => {
+                drop(transaction);
+                drop(session);
+                resume_unwind(panic)
+            }
+        };
+        if outcome.is_ok() {
+            session.give_back();
+        }
+        return outcome.map_err(|failed| ScopedError::new(with_key(failed.error), failed.value));
+    }
+}
+
+struct Run<'a> {
+    core: &'a Core,
+    key: &'a LockKey,
+    id: i64,
+    budget: Budget,
+}
+
+impl Run<'_> {
+    /// Takes the lock; the answer is when the transaction that owns it began.
+    async fn lock(&self, transaction: &Transaction<'_>) -> Result<Attempt<SystemTime>> {
+        let limit = self.budget.for_answer(self.core.settings.session.query_timeout());
+        let parameters = [(&self.id as _, Type::INT8)];
+        let tried = timeout(limit, transaction.query_typed_one(sql::TRY_IN_TRANSACTION, &parameters)).await;
+        let row = tried
+            .map_err(|_elapsed| unanswered("a lock request", limit))?
+            .map_err(|error| error::unavailable(error, "ask for a lock"))?;
+        if read::<bool>(&row, "granted")? {
+            return Ok(Attempt::Acquired(read(&row, "since")?));
+        }
+        if self.budget.is_try() {
+            return Ok(Attempt::Contended(self.core.registry.why_contended(self.id, self.key)));
+        }
+        let left = self.budget.left();
+        if left.is_some_and(|left| left.is_zero()) {
+            return Ok(Attempt::Contended(Contention::WaitElapsed));
+        }
+        self.wait(transaction, left).await
+    }
+
+    async fn wait(
+        &self,
+        transaction: &Transaction<'_>,
+        left: Option<std::time::Duration>,
+    ) -> Result<Attempt<SystemTime>> {
+        let session = &self.core.settings.session;
+        let (waiter, holder) =
+            (server_millis(session.waiter_idle()).to_string(), server_millis(session.ttl()).to_string());
+        let lock_timeout = lock_timeout_text(left);
+        let parameters = [
+            (&self.id as _, Type::INT8),
+            (&waiter as _, Type::TEXT),
+            (&holder as _, Type::TEXT),
+            (&lock_timeout as _, Type::TEXT),
+        ];
+        let waiting = transaction.query_typed_one(sql::WAIT_IN_TRANSACTION, &parameters);
+        let waited = match left {
+            None => waiting.await,
+            Some(left) => {
+                let limit = left.saturating_add(SLACK);
+                timeout(limit, waiting).await.map_err(|_elapsed| unanswered("a queued lock request", limit))?
+            }
+        };
+        match waited {
+            Ok(row) => Ok(Attempt::Acquired(read(&row, "since")?)),
+            Err(error) if error.code().is_some_and(|state| state.code() == "55P03") => {
+                Ok(Attempt::Contended(Contention::WaitElapsed))
+            }
+            Err(error) => Err(error::unavailable(error, "wait for a lock")),
+        }
+    }
+
+    /// Commits, if the transaction is still the one that took the lock.
+    async fn commit<T, E>(&self, transaction: Transaction<'_>, since: SystemTime, value: T) -> Outcome<T, E> {
+        let limit = self.core.settings.session.query_timeout();
+        let proved = timeout(limit, transaction.query_typed_one(sql::PROVE_TRANSACTION, &[])).await;
+        let refused = match proved {
+            Ok(Ok(row)) => match read::<SystemTime>(&row, "since") {
+                Ok(now) if now == since => None,
+                Ok(_) => Some(self.lost(Loss::new(LossCause::NotOurs))),
+                Err(error) => Some(error),
+            },
+            Ok(Err(error)) if error.code().is_some_and(|state| state.code() == "25P02") => {
+                let message = "the body returned a value from a transaction in which a statement had failed, so nothing was \
+                               committed: let it return the error";
+                Some(error::with_state(Error::new(ErrorKind::InvalidInput, message), error))
+            }
+            Ok(Err(error)) => Some(self.lost(Loss::new(LossCause::SessionEnded).with_source(error))),
+            Err(elapsed) => Some(self.lost(Loss::new(LossCause::HeartbeatTimeout).with_source(elapsed))),
+        };
+        if let Some(error) = refused {
+            // Never committed: with its session it is rolled back.
+            return Err(ScopedError::new(error, Some(Ok(value))));
+        }
+        match timeout(limit, transaction.commit()).await {
+            Ok(Ok(())) => Ok(Attempt::Acquired(Ok(value))),
+            // The server's word: it is rolled back.
+            Ok(Err(error)) if error.as_db_error().is_some() && !error::ended_session(&error) => {
+                Err(ScopedError::new(error::wrap(error, "commit"), Some(Ok(value))))
+            }
+            Ok(Err(error)) => Err(ScopedError::new(indeterminate().with_source(error), Some(Ok(value)))),
+            Err(elapsed) => Err(ScopedError::new(indeterminate().with_source(elapsed), Some(Ok(value)))),
+        }
+    }
+
+    fn lost(&self, loss: Loss) -> Error {
+        match *self.core.closed.borrow() {
+            true => Loss::new(LossCause::Closed).into(),
+            false => loss.into(),
+        }
+    }
+}
+
+fn indeterminate() -> Error {
+    Error::new(
+        ErrorKind::Indeterminate,
+        "the server did not say whether the transaction was committed: look for its effects before you repeat it",
+    )
+}
+
+fn read<V: for<'r> tokio_postgres::types::FromSql<'r>>(row: &tokio_postgres::Row, column: &str) -> Result<V> {
+    row.try_get(column).map_err(|error| error::wrap(error, "read the answer to a lock request"))
+}
+
+/// Listed while it lives.
+struct Listed<'a> {
+    core: &'a Core,
+    id: i64,
+    ticket: Ticket,
+}
+
+impl Drop for Listed<'_> {
+    fn drop(&mut self) {
+        self.core.registry.unlist(self.id, self.ticket);
+    }
+}
+
+/// Runs work to its end, and what goes on beside it for as long.
+async fn beside<F: Future>(work: F, aside: impl Future<Output = ()>) -> F::Output {
+    let mut work = std::pin::pin!(work);
+    // Both arms are polled again after the other.
+    tokio::select! {
+        biased;
+        ended = &mut work => return ended,
+        () = aside => {}
+    }
+    work.await
+}
+
+/// Runs a body to its end or its panic. Sound to assert: after a panic the future is dropped and never polled again.
+async fn catch<'t, R>(body: impl FnOnce() -> BoxFuture<'t, R>) -> thread::Result<R> {
+    let mut future = catch_unwind(AssertUnwindSafe(body))?;
+    poll_fn(move |cx| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(cx))) {
+        Ok(Poll::Pending) => Poll::Pending,
+        Ok(Poll::Ready(value)) => Poll::Ready(Ok(value)),
+        Err(panic) => Poll::Ready(Err(panic)),
+    })
+    .await
+}

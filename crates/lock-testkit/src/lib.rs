@@ -1,0 +1,23 @@
+//! What tests of distributed locks stand on: throw-away servers, observers, faults and checkers.
+//!
+//! For use as a dev-dependency only.
+
+pub mod cancel;
+pub mod conformance;
+pub mod detector;
+pub mod observe;
+pub mod postgres;
+pub mod proxy;
+pub mod requirement;
+mod session;
+pub mod stall;
+pub mod subjects;
+pub mod wait;
+
+pub use detector::Detector;
+pub use observe::Observer;
+pub use postgres::Cluster;
+pub use proxy::Proxy;
+pub use session::APPLICATION_NAME;
+pub use stall::StallProbe;
+pub use wait::{wait_until, wait_until_blocking};

@@ -1,0 +1,13 @@
+//! Throw-away PostgreSQL servers from the binaries installed on this machine.
+
+mod builder;
+mod cluster;
+mod error;
+mod installation;
+mod supervisor;
+mod user;
+
+pub use builder::Builder;
+pub use cluster::Cluster;
+pub use error::StartError;
+pub use installation::{Installation, Missing};

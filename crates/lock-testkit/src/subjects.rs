@@ -1,0 +1,93 @@
+//! The subjects that need no server: the in-memory locker, itself and inside the core's wrappers.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use distributed_lock::{LockKey, Locker, LossCause, MemoryLocker, Result, Scoped, ScopedLocker};
+
+use crate::conformance::{Missing, Store, Subject, Suite, Time};
+
+/// A subject over the in-memory store: how it makes its lockers out of an in-memory one.
+#[derive(Clone, Copy, Debug)]
+pub struct InMemory {
+    name: &'static str,
+    suites: &'static [Suite],
+    locker: fn(MemoryLocker) -> Option<Arc<dyn Locker>>,
+    scoped: fn(MemoryLocker) -> Option<Arc<dyn ScopedLocker>>,
+}
+
+impl InMemory {
+    /// A subject of this name, put through these suites.
+    #[must_use]
+    pub const fn new(name: &'static str, suites: &'static [Suite]) -> Self {
+        Self { name, suites, locker: |_| None, scoped: |_| None }
+    }
+
+    /// The same, whose session lockers are made by this.
+    #[must_use]
+    pub const fn with_locker(mut self, locker: fn(MemoryLocker) -> Option<Arc<dyn Locker>>) -> Self {
+        self.locker = locker;
+        self
+    }
+
+    /// The same, whose scoped lockers are made by this.
+    #[must_use]
+    pub const fn with_scoped(mut self, scoped: fn(MemoryLocker) -> Option<Arc<dyn ScopedLocker>>) -> Self {
+        self.scoped = scoped;
+        self
+    }
+}
+
+/// `memory`, `arc_dyn`, `box_dyn`, `scoped`.
+#[must_use]
+pub fn in_memory() -> Vec<Arc<dyn Subject>> {
+    const BOTH: &[Suite] = &[Suite::Locker, Suite::Scoped];
+    let subjects = [
+        InMemory::new("memory", &[Suite::Locker]).with_locker(|memory| Some(Arc::new(memory))),
+        InMemory::new("arc_dyn", BOTH)
+            .with_locker(|memory| Some(Arc::new(Arc::new(memory) as Arc<dyn Locker>)))
+            .with_scoped(|memory| Some(Arc::new(Arc::new(Scoped::new(memory)) as Arc<dyn ScopedLocker>))),
+        InMemory::new("box_dyn", BOTH)
+            .with_locker(|memory| Some(Arc::new(Box::new(memory) as Box<dyn Locker>)))
+            .with_scoped(|memory| Some(Arc::new(Box::new(Scoped::new(memory)) as Box<dyn ScopedLocker>))),
+        InMemory::new("scoped", &[Suite::Scoped])
+            .with_locker(|memory| Some(Arc::new(memory)))
+            .with_scoped(|memory| Some(Arc::new(Scoped::new(memory)))),
+    ];
+    subjects.into_iter().map(|subject| Arc::new(subject) as _).collect()
+}
+
+#[async_trait]
+impl Subject for InMemory {
+    fn name(&self) -> &str {
+        self.name
+    }
+    fn time(&self) -> Time {
+        Time::Paused
+    }
+    fn suites(&self) -> &[Suite] {
+        self.suites
+    }
+    async fn open(&self) -> std::result::Result<Arc<dyn Store>, Missing> {
+        Ok(Arc::new(MemoryStore { subject: *self, first: MemoryLocker::new() }))
+    }
+}
+
+#[derive(Debug)]
+struct MemoryStore {
+    subject: InMemory,
+    first: MemoryLocker,
+}
+
+#[async_trait]
+impl Store for MemoryStore {
+    async fn locker(&self) -> Result<Option<Arc<dyn Locker>>> {
+        Ok((self.subject.locker)(self.first.peer()))
+    }
+    async fn scoped(&self) -> Result<Option<Arc<dyn ScopedLocker>>> {
+        Ok((self.subject.scoped)(self.first.peer()))
+    }
+    async fn lose(&self, key: &LockKey) -> Result<bool> {
+        self.first.lose(key, LossCause::SessionEnded)
+    }
+}
