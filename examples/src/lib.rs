@@ -1,6 +1,8 @@
-//! What the example programs share: the choice of a backend, and a referee who watches the replicas.
+//! What the example programs share: the choice of a backend, a referee who watches the replicas, a shop and its client.
 
+mod client;
 mod referee;
+pub mod shop;
 
 use std::env;
 use std::sync::Arc;
@@ -8,6 +10,7 @@ use std::sync::Arc;
 use distributed_lock::{Locker, MemoryLocker, Result, Scoped, ScopedLocker};
 use lock_postgres::{PostgresLocker, PostgresScopedLocker};
 
+pub use client::{Answer, request};
 pub use referee::{Event, Referee, Verdict};
 
 /// Lockers for that many replicas: on the PostgreSQL of `DATABASE_URL` with a pool each, else in memory over one store.

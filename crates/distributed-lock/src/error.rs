@@ -68,7 +68,6 @@ pub enum ErrorKind {
 /// ```
 pub struct Error(Box<Inner>);
 
-#[derive(Debug)]
 struct Inner {
     kind: ErrorKind,
     message: Cow<'static, str>,
@@ -189,9 +188,18 @@ impl Error {
     }
 }
 
+/// With everything it carries, for logs.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
+        let Inner { kind, message, key, code, retry_after, source } = &*self.0;
+        f.debug_struct("Error")
+            .field("kind", kind)
+            .field("message", message)
+            .field("key", key)
+            .field("code", code)
+            .field("retry_after", retry_after)
+            .field("source", source)
+            .finish()
     }
 }
 

@@ -8,14 +8,15 @@ use distributed_lock::{
 use tokio::time::timeout;
 
 use crate::{
+    answer::{Answer, Before, Granted},
     budget::{Budget, SLACK, unanswered},
     core::{CHECK_INTERVAL, Core},
     error, keeper,
     lease::{Lease, PostgresHandle, Terms},
-    pool::Reserved,
-    session::{Ask, Granted, Scope},
+    reserved::Reserved,
+    session::{Ask, Scope},
     timing::{Timing, lock_timeout_text, server_millis},
-    token,
+    token, world,
 };
 
 /// What is to own the lock.
@@ -76,12 +77,13 @@ impl Acquire<'_> {
             let limit = self.budget.for_answer(self.timing.query_timeout());
             // A session that is dropped from here on is destroyed: it may own the lock.
             match timeout(limit, session.try_lock(&ask)).await {
-                Ok(Ok(Some(granted))) => return self.grant(session, &granted, sent).map(Attempt::Acquired),
-                Ok(Ok(None)) if self.budget.is_try() => {
+                Ok(Ok(Answer::Granted(granted))) => return self.grant(session, granted, sent).map(Attempt::Acquired),
+                Ok(Ok(Answer::InRecovery)) => return Err(world::standby("the server")),
+                Ok(Ok(Answer::Contended)) if self.budget.is_try() => {
                     self.leave(session, &ask).await;
                     return Ok(Attempt::Contended(self.core.registry.why_contended(self.id, self.key)));
                 }
-                Ok(Ok(None)) => return self.wait(session, &ask).await,
+                Ok(Ok(Answer::Contended)) => return self.wait(session, &ask).await,
                 // The server ended it while it lay in the pool: it owns nothing, and the next may be alive.
                 Ok(Err(error)) if session.is_reused() && error::ended_session(&error) => {}
                 Ok(Err(error)) => return Err(error::unavailable(error, "ask for a lock")),
@@ -122,40 +124,53 @@ impl Acquire<'_> {
                 timeout(limit, waiting).await.map_err(|_elapsed| unanswered("a queued lock request", limit))?
             }
         };
-        let granted = match waited {
-            Ok(Some(granted)) => granted,
-            Ok(None) => return Err(Error::new(ErrorKind::Other, "BUG: a wait without an error granted nothing")),
+        let (before, answer) = waited.map_err(|error| error::unavailable(error, "wait for a lock"))?;
+        let mut granted = match answer {
+            Ok(Answer::Granted(granted)) => granted,
+            Ok(Answer::InRecovery) => return Err(world::standby("the server")),
+            Ok(Answer::Contended) => {
+                return Err(Error::new(ErrorKind::Other, "BUG: a wait without an error granted nothing"));
+            }
             Err(error) if error.code().is_some_and(|state| state.code() == "55P03") => {
-                self.elapsed(session, ask).await;
+                self.elapsed(session, ask, &before).await;
                 return Ok(Attempt::Contended(Contention::WaitElapsed));
             }
             Err(error) => return Err(error::unavailable(error, "wait for a lock")),
         };
+        let owner = granted.owner.ok_or_else(beacon_taken)?;
         // A grant that waited may be older than it looks, so the lease counts from a proof that was sent after it.
         let sent = self.core.clock.now();
         let limit = self.timing.query_timeout();
-        let owner = granted.owner.ok_or_else(beacon_taken)?;
-        match timeout(limit, session.prove(owner, &ask.idle)).await {
-            Ok(Ok(proof)) if proof.owned && !proof.in_recovery => {
-                self.grant(session, &granted, sent).map(Attempt::Acquired)
-            }
-            Ok(Ok(_)) => {
-                Err(Error::new(ErrorKind::Unavailable, "the session lost the lock while it was being granted"))
-            }
-            Ok(Err(error)) => Err(error::unavailable(error, "confirm a lock")),
-            Err(_elapsed) => Err(unanswered("the check of a lock", limit)),
+        // In this order and in one write.
+        let checked =
+            async { tokio::join!(biased; session.prove(owner, &ask.idle), session.after_wait(ask.scope, &before)) };
+        let (proof, put_back) =
+            timeout(limit, checked).await.map_err(|_elapsed| unanswered("the check of a lock", limit))?;
+        put_back.map_err(|error| error::unavailable(error, "confirm a lock"))?;
+        let proof = proof.map_err(|error| error::unavailable(error, "confirm a lock"))?;
+        if !proof.owned || proof.in_recovery {
+            let message = "the session lost the lock while it was being granted";
+            return Err(Error::new(ErrorKind::Unavailable, message));
         }
+        granted.idle_before = Some(before.idle);
+        self.grant(session, granted, sent).map(Attempt::Acquired)
     }
 
     /// A wait that ended in an error may have been granted all the same: the session is proven clean or destroyed.
-    async fn elapsed(&self, session: Reserved, ask: &Ask) {
-        if let Ok(Ok(true)) = timeout(SLACK, session.leave_wait(ask.scope, &self.core.idle)).await {
-            session.give_back();
+    async fn elapsed(&self, session: Reserved, ask: &Ask, before: &Before) {
+        match timeout(SLACK, session.leave_wait(ask.scope, before)).await {
+            Ok(Ok(true)) => session.give_back(),
+            Ok(Ok(false)) => tracing::debug!(
+                target: "lock_postgres",
+                key = ?self.key,
+                "a wait that timed out had been granted; the session is destroyed"
+            ),
+            Ok(Err(_)) | Err(_) => {}
         }
     }
 
     /// No await from here to the guard, so that the grant always has an owner.
-    fn grant(&self, session: Reserved, granted: &Granted, sent: Instant) -> Result<LockGuard> {
+    fn grant(&self, session: Reserved, granted: Granted, sent: Instant) -> Result<LockGuard> {
         let owner = granted.owner.ok_or_else(beacon_taken)?;
         let token = match &granted.token {
             Some(text) => Some(token::parse(self.core.settings.epoch, text)?),
@@ -168,10 +183,12 @@ impl Acquire<'_> {
             .with_max_grace(Some(self.timing.max_grace()))
             .open();
         let terms = Terms { timing: self.timing, expires: self.ttl.duration().map(|ttl| sent + ttl), owner };
-        let ended = session.ended();
+        let watch = session.link().watch();
         let hold = record.hold();
+        // A transaction puts it back by its end.
+        let session = (session, granted.idle_before.unwrap_or_default());
         let (lease, orders) = Lease::new(Arc::clone(self.core), (self.key.clone(), self.id), record, session, terms);
-        let keeper = tokio::spawn(keeper::keep(Arc::clone(&lease), orders, ended, sent));
+        let keeper = tokio::spawn(keeper::keep(Arc::clone(&lease), orders, watch, sent));
         lease.kept_by(keeper.abort_handle());
         Ok(LockGuard::new(hold, self.ttl, PostgresHandle(lease)))
     }

@@ -1,6 +1,7 @@
 //! What the parts of one locker share.
 
 use std::{
+    fmt,
     hash::{BuildHasher, RandomState},
     sync::{
         Arc,
@@ -9,25 +10,24 @@ use std::{
     time::Duration,
 };
 
-use distributed_lock::{
-    Attempt, BackendId, Clock, Error, ErrorKind, InvalidInput, Loss, LossCause, Result, SystemClock, Ttl,
-};
+use distributed_lock::{BackendId, Clock, Error, ErrorKind, InvalidInput, Loss, LossCause, Result, SystemClock, Ttl};
 use tokio::{sync::watch, task::JoinSet, time::timeout};
 
 use crate::{
+    borrowed::BorrowedPool,
     config::{PostgresConfig, Settings},
     connect::{ConnectionString, Connector},
     lease::Lease,
-    pool::{SessionManager, SessionPool},
+    pool::{OwnPool, SessionManager, SessionPool},
     registry::Registry,
-    session::{Beacon, WorldCell},
+    session::Beacon,
     timing::{Timing, server_millis},
+    world::WorldCell,
 };
 
 /// How often the server looks whether the client of a waiting session is still there (see `sql::SETUP`).
 pub(crate) const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
-#[derive(Debug)]
 pub(crate) struct Core {
     pub(crate) id: BackendId,
     pub(crate) settings: Settings,
@@ -36,31 +36,56 @@ pub(crate) struct Core {
     pub(crate) world: Arc<WorldCell>,
     pub(crate) registry: Registry<Lease>,
     pub(crate) closed: watch::Sender<bool>,
-    /// The idle limit of a session that owns nothing, in ms.
-    pub(crate) idle: String,
     clock_steps: AtomicU64,
 }
 
+impl fmt::Debug for Core {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Core")
+            .field("settings", &self.settings)
+            .field("world", &self.world.get())
+            .field("closed", &*self.closed.borrow())
+            .finish_non_exhaustive()
+    }
+}
+
 impl Core {
+    /// With a pool of our own, which connects when it is first used.
     pub(crate) fn new(config: &PostgresConfig) -> Result<Self> {
         let settings = config.settings()?;
         let url = config.url().ok_or_else(|| InvalidInput::new("url", "none", "must be given: a PostgreSQL URL"))?;
         let connector = Connector::new(url.parse::<ConnectionString>()?)?;
         let idle = server_millis(settings.session.ttl()).to_string();
         let world = Arc::new(WorldCell::default());
-        let manager = SessionManager { connector, idle: idle.clone(), world: Arc::clone(&world) };
+        let manager = SessionManager { connector, idle, world: Arc::clone(&world) };
         let bound = settings.session.ttl() + CHECK_INTERVAL;
-        Ok(Self {
+        let pool = SessionPool::Own(OwnPool::new(manager, settings.pool_size, bound)?);
+        Ok(Self::on(pool, settings, world))
+    }
+
+    /// On connections borrowed from this pool.
+    pub(crate) fn with_pool(pool: deadpool_postgres::Pool, config: &PostgresConfig) -> Result<Self> {
+        if config.url().is_some() {
+            return Err(
+                InvalidInput::new("url", "given", "belongs to a pool of our own: leave it out beside a pool").into()
+            );
+        }
+        let world = Arc::new(WorldCell::default());
+        let pool = SessionPool::Borrowed(BorrowedPool { pool, world: Arc::clone(&world) });
+        Ok(Self::on(pool, config.settings()?, world))
+    }
+
+    fn on(pool: SessionPool, settings: Settings, world: Arc<WorldCell>) -> Self {
+        Self {
             id: BackendId::fresh(),
-            pool: SessionPool::new(manager, settings.pool_size, bound)?,
+            pool,
             settings,
             clock: Arc::new(SystemClock),
             world,
             registry: Registry::default(),
             closed: watch::Sender::new(false),
-            idle,
             clock_steps: AtomicU64::new(0),
-        })
+        }
     }
 
     /// The timing of a hold with this TTL.
@@ -79,17 +104,10 @@ impl Core {
         Beacon { ttl_millis: server_millis(timing.ttl()), random: i32::from_be_bytes([a, b, c, d]) }
     }
 
-    /// Whether the server answers; on a session beside the pool when all are in use.
+    /// Whether the server answers.
     pub(crate) async fn ping(&self) -> Result<()> {
         self.ensure_open()?;
-        match self.pool.reserve_free().await? {
-            Attempt::Acquired(session) => {
-                session.ping().await?;
-                session.give_back();
-                Ok(())
-            }
-            Attempt::Contended(_) => self.pool.open_extra().await?.ping().await,
-        }
+        self.pool.ping().await
     }
 
     /// Ends all holds and waits, then all sessions, within the close timeout.

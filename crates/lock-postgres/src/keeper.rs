@@ -7,14 +7,16 @@ use std::{
 
 use distributed_lock::{Loss, LossCause, Result, Ttl};
 use tokio::{
-    sync::{mpsc, oneshot},
+    sync::{mpsc, oneshot, watch},
     time::{error::Elapsed, sleep, timeout},
 };
 
 use crate::{
+    answer::Proof,
     core::Core,
     lease::{Lease, Talk, Terms},
-    session::{Owner, Proof},
+    link::{self, Ended, LastWord, SharedError},
+    session::Owner,
     timing::{Timing, server_millis},
 };
 
@@ -26,14 +28,14 @@ pub(crate) struct Renewal {
     pub(crate) answer: oneshot::Sender<Result<()>>,
 }
 
-/// Runs until the lease ends. Ends the lease when it is dropped in the middle of a statement.
+/// Runs until the lease ends. Ends the lease when it is dropped, as with its runtime: nobody would prove ownership any more.
 pub(crate) async fn keep(
     lease: Arc<Lease>,
     mut orders: mpsc::UnboundedReceiver<Renewal>,
-    session_ended: impl Future<Output = Option<Arc<tokio_postgres::Error>>>,
+    mut watch: Option<watch::Receiver<LastWord>>,
     granted: Instant,
 ) {
-    let mut session_ended = std::pin::pin!(session_ended);
+    let mut unkept = Unkept(Some(&lease));
     let mut proved = granted;
     let mut clocks = None;
     loop {
@@ -44,15 +46,11 @@ pub(crate) async fn keep(
         // All arms are cancel safe: an order stays in its channel, the end of the session is kept, the pause is computed anew.
         let order = tokio::select! {
             biased;
-            error = &mut session_ended => {
-                let loss = Loss::new(LossCause::SessionEnded);
-                lease.record.lose(match error {
-                    Some(error) => loss.with_source(SharedError(error)),
-                    None => loss,
-                });
-                lease.destroy();
-                return;
-            }
+            ended = link::ended(&mut watch) => match ended {
+                Ended::Look if !lease.is_over() => continue,
+                Ended::Look => return lose(&lease, None),
+                Ended::Yes(last_word) => return lose(&lease, last_word),
+            },
             order = orders.recv() => match order {
                 Some(order) => Some(order),
                 // The lease is gone.
@@ -68,7 +66,10 @@ pub(crate) async fn keep(
                 return;
             }
             // Somebody else ended it and sees to the session.
-            Some(_) => return,
+            Some(_) => {
+                unkept.0 = None;
+                return;
+            }
         }
         let sent = lease.core.clock.now();
         let Some(talk) = lease.begin() else { return };
@@ -90,12 +91,12 @@ pub(crate) async fn keep(
 fn next_heartbeat(terms: &Terms, proved: Instant) -> Option<Instant> {
     let next = proved + terms.timing.heartbeat();
     let last = terms.expires.and_then(|expires| expires.checked_sub(terms.timing.margin()));
-    (!last.is_some_and(|last| next >= last)).then_some(next)
+    last.is_none_or(|last| next < last).then_some(next)
 }
 
 /// How long the server is to wait for us: never past the end of the TTL.
 fn idle_limit(terms: &Terms, now: Instant) -> Duration {
-    terms.expires.map_or(terms.timing.ttl(), |expires| expires.saturating_duration_since(now))
+    terms.expires.map_or_else(|| terms.timing.ttl(), |expires| expires.saturating_duration_since(now))
 }
 
 /// `None` if the lease was lost.
@@ -167,6 +168,27 @@ fn conclude(
     Err(loss)
 }
 
+/// A lease whose keeper is dropped.
+struct Unkept<'a>(Option<&'a Lease>);
+
+impl Drop for Unkept<'_> {
+    fn drop(&mut self) {
+        if let Some(lease) = self.0 {
+            // Nothing is left to do after a regular end.
+            lease.destroy();
+        }
+    }
+}
+
+fn lose(lease: &Lease, last_word: LastWord) {
+    let loss = Loss::new(LossCause::SessionEnded);
+    lease.record.lose(match last_word {
+        Some(error) => loss.with_source(SharedError(error)),
+        None => loss,
+    });
+    lease.destroy();
+}
+
 /// A step of the server's clock against ours can make its timers fire early.
 fn watch_clock(core: &Core, last: &mut Option<(Instant, SystemTime)>, server: SystemTime, margin: Duration) {
     let ours = core.clock.now();
@@ -179,21 +201,5 @@ fn watch_clock(core: &Core, last: &mut Option<(Instant, SystemTime)>, server: Sy
         if step > margin / 2 {
             core.clock_stepped(step);
         }
-    }
-}
-
-/// The driver's last word, shared by all who were told.
-#[derive(Debug)]
-struct SharedError(Arc<tokio_postgres::Error>);
-
-impl std::fmt::Display for SharedError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-impl std::error::Error for SharedError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        std::error::Error::source(&*self.0)
     }
 }

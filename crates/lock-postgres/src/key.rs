@@ -40,8 +40,10 @@ pub enum KeyScheme {
 }
 
 impl KeyScheme {
-    /// The id; the same on every platform, in every build, for ever.
-    pub(crate) fn id(&self, namespace: i32, key: &LockKey) -> i64 {
+    /// The lock's id in the server; the same on every platform, in every build, for ever.
+    ///
+    /// `pg_locks` shows its upper half as `classid` and its lower half as `objid`, with `objsubid` 1.
+    pub fn id(&self, namespace: i32, key: &LockKey) -> i64 {
         let name = key.as_str().as_bytes();
         match self {
             Self::Fnv1a => fnv1a(namespace, name),

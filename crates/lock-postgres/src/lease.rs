@@ -1,6 +1,7 @@
 //! One hold on a reserved session: what its guard, its keeper and the locker share.
 
 use std::{
+    fmt,
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
     time::Instant,
 };
@@ -21,19 +22,21 @@ use crate::{
     core::Core,
     error,
     keeper::Renewal,
-    pool::Reserved,
     registry::Ticket,
+    reserved::Reserved,
     session::{Owner, Session},
     timing::Timing,
 };
 
-#[derive(Debug)]
 pub(crate) struct Lease {
     pub(crate) core: Arc<Core>,
     pub(crate) key: LockKey,
     pub(crate) id: i64,
     pub(crate) record: HoldRecord,
-    pub(crate) socket: SocketHandle,
+    /// Where the session can be ended without a runtime; only ours can.
+    socket: Option<SocketHandle>,
+    /// The session's idle limit before the grant, put back after it.
+    idle_before: String,
     // Std mutexes: never held across an await.
     terms: Mutex<Terms>,
     slot: Mutex<Slot>,
@@ -42,6 +45,12 @@ pub(crate) struct Lease {
     renewals: mpsc::UnboundedSender<Renewal>,
     keeper: OnceLock<AbortHandle>,
     listed: OnceLock<Ticket>,
+}
+
+impl fmt::Debug for Lease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lease").field("id", &self.id).field("terms", &self.terms()).finish_non_exhaustive()
+    }
 }
 
 /// What was last agreed with the server.
@@ -69,12 +78,13 @@ impl Lease {
         core: Arc<Core>,
         (key, id): (LockKey, i64),
         record: HoldRecord,
-        session: Reserved,
+        (session, idle_before): (Reserved, String),
         terms: Terms,
     ) -> (Arc<Self>, mpsc::UnboundedReceiver<Renewal>) {
         let (renewals, orders) = mpsc::unbounded_channel();
         let lease = Arc::new(Self {
-            socket: session.socket().clone(),
+            socket: session.link().socket().cloned(),
+            idle_before,
             core,
             key,
             id,
@@ -86,6 +96,9 @@ impl Lease {
             keeper: OnceLock::new(),
             listed: OnceLock::new(),
         });
+        if let Slot::Idle(session) = &*lease.slot() {
+            session.link().set_holder(Some(lease.record.clone()));
+        }
         let ticket = lease.core.registry.list(id, &lease.key, Arc::downgrade(&lease));
         lease.listed.get_or_init(|| ticket);
         (lease, orders)
@@ -101,6 +114,14 @@ impl Lease {
 
     pub(crate) fn set_terms(&self, terms: Terms) {
         *self.terms.lock().unwrap_or_else(PoisonError::into_inner) = terms;
+    }
+
+    /// Whether the session is known to be over; `false` while the keeper talks to it.
+    pub(crate) fn is_over(&self) -> bool {
+        match &*self.slot() {
+            Slot::Idle(session) => session.link().is_over(),
+            Slot::Busy | Slot::Gone => false,
+        }
     }
 
     fn slot(&self) -> MutexGuard<'_, Slot> {
@@ -151,9 +172,11 @@ impl Lease {
 
     /// Ends the lease from whatever state, and destroys the session. Neither waits nor needs a runtime.
     pub(crate) fn destroy(&self) {
+        // Before the socket closes and the server lets others in; the first end stays.
+        self.record.lose(Loss::new(LossCause::SessionEnded));
         let was = std::mem::replace(&mut *self.slot(), Slot::Gone);
-        if matches!(was, Slot::Busy) {
-            self.socket.shutdown_write();
+        if let (Slot::Busy, Some(socket)) = (&was, &self.socket) {
+            socket.shutdown_write();
         }
         drop(was);
         self.unlist();
@@ -198,7 +221,7 @@ impl Lease {
 
     async fn unlock(&self, session: Reserved) -> Result<Release> {
         let Terms { timing, owner, .. } = self.terms();
-        match timeout(timing.query_timeout(), session.unlock(self.id, owner, &self.core.idle)).await {
+        match timeout(timing.query_timeout(), session.unlock(self.id, owner, &self.idle_before)).await {
             Ok(Ok(true)) => {
                 session.give_back();
                 Ok(Release::Released)

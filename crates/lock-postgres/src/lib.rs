@@ -4,6 +4,8 @@
 //! waiters queue in the server, and every grant carries a fencing token.
 
 mod acquire;
+mod answer;
+mod borrowed;
 mod budget;
 mod config;
 mod connect;
@@ -12,17 +14,20 @@ mod error;
 mod keeper;
 mod key;
 mod lease;
+mod link;
 mod locker;
 mod pool;
 mod promises;
 mod reaper;
 mod registry;
+mod reserved;
 mod scoped;
 mod session;
 mod sql;
 mod timing;
 mod token;
 mod transaction;
+mod world;
 
 pub use config::PostgresConfig;
 pub use key::KeyScheme;

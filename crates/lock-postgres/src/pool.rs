@@ -2,7 +2,6 @@
 
 use std::{
     future::{Future, poll_fn},
-    ops::{Deref, DerefMut},
     sync::Arc,
     task::Poll,
     time::Duration,
@@ -10,16 +9,17 @@ use std::{
 
 use deadpool::{
     Runtime,
-    managed::{
-        Manager, Metrics, Object, Pool, PoolError, QueueMode, RecycleError, RecycleResult, TimeoutType, Timeouts,
-    },
+    managed::{Manager, Metrics, Pool, PoolError, QueueMode, RecycleError, RecycleResult, TimeoutType, Timeouts},
 };
 use distributed_lock::{Attempt, Contention, Error, ErrorKind, Result};
 
 use crate::{
+    borrowed::BorrowedPool,
     connect::Connector,
-    reaper::{Doomed, Reaper},
-    session::{Session, WorldCell},
+    reaper::Reaper,
+    reserved::{Place, Reserved},
+    session::Session,
+    world::WorldCell,
 };
 
 /// How much later than the wait for a place a connection that is being opened is given up.
@@ -35,31 +35,39 @@ pub(crate) struct SessionManager {
 }
 
 impl Manager for SessionManager {
-    type Type = Session;
+    type Type = Box<Session>;
     type Error = Error;
 
-    async fn create(&self) -> Result<Session> {
-        Session::open(&self.connector, &self.idle, &self.world).await
+    async fn create(&self) -> Result<Box<Session>> {
+        Ok(Box::new(Session::open(&self.connector, &self.idle, &self.world).await?))
     }
 
-    async fn recycle(&self, session: &mut Session, _: &Metrics) -> RecycleResult<Error> {
-        match session.is_over() {
+    async fn recycle(&self, session: &mut Box<Session>, _: &Metrics) -> RecycleResult<Error> {
+        match session.link().is_over() {
             true => Err(RecycleError::message("the session is over")),
             false => Ok(()),
         }
     }
 }
 
-/// At most so many sessions, those included that were destroyed and may still live in the server.
+/// Where sessions come from.
 #[derive(Clone, Debug)]
-pub(crate) struct SessionPool {
+pub(crate) enum SessionPool {
+    /// Ours: at most so many sessions, those included that were destroyed and may still live in the server.
+    Own(OwnPool),
+    /// One that the user handed in.
+    Borrowed(BorrowedPool),
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct OwnPool {
     pool: Pool<SessionManager>,
     reaper: Arc<Reaper>,
     /// How long a destroyed session can stay in the server.
     bound: Duration,
 }
 
-impl SessionPool {
+impl OwnPool {
     pub(crate) fn new(manager: SessionManager, size: usize, bound: Duration) -> Result<Self> {
         let pool = Pool::builder(manager)
             .max_size(size)
@@ -70,117 +78,76 @@ impl SessionPool {
         Ok(Self { pool, reaper: Arc::default(), bound })
     }
 
-    /// Reserves a session, waiting at most this long for a place and for the connection; `None` is for ever.
-    ///
-    /// Cancel safe. A connection that is being opened when the future is dropped is finished and kept, so that cancelled
-    /// calls never add up to more connections than places.
-    pub(crate) async fn reserve(&self, within: Option<Duration>) -> Result<Attempt<Reserved>> {
-        self.reserve_by(within, within.map(|within| within.saturating_add(CONNECT_SLACK))).await
-    }
-
-    /// A session that is free right now, or a place for one.
-    pub(crate) async fn reserve_free(&self) -> Result<Attempt<Reserved>> {
-        self.reserve_by(Some(Duration::ZERO), None).await
-    }
-
-    async fn reserve_by(&self, wait: Option<Duration>, limit: Option<Duration>) -> Result<Attempt<Reserved>> {
+    /// A connection that is being opened when the future is dropped is finished and kept, so that cancelled calls never add up
+    /// to more connections than places.
+    async fn reserve(&self, wait: Option<Duration>, limit: Option<Duration>) -> Result<Attempt<Reserved>> {
         let pool = self.pool.clone();
         let timeouts = Timeouts { wait, ..Timeouts::default() };
         let mut get = Box::pin(async move { pool.timeout_get(&timeouts).await });
         let got = match poll_once(&mut get).await {
             Some(got) => got,
-            None => {
-                let task = tokio::spawn(get);
-                let joined = match limit {
-                    None => task.await,
-                    Some(limit) => match tokio::time::timeout(limit, task).await {
-                        Ok(joined) => joined,
-                        Err(_elapsed) => {
-                            let message = format!("could not connect to the server within {limit:?}");
-                            return Err(Error::new(ErrorKind::Unavailable, message));
-                        }
-                    },
-                };
-                joined.map_err(|error| {
-                    Error::new(ErrorKind::Unavailable, "the runtime ended while connecting").with_source(error)
-                })?
-            }
+            None => within(limit, tokio::spawn(get)).await?.map_err(|error| {
+                Error::new(ErrorKind::Unavailable, "the runtime ended while connecting").with_source(error)
+            })?,
         };
         match got {
-            Ok(place) => Ok(Attempt::Acquired(self.reserved(place))),
+            Ok(place) => {
+                let place = Place::Own { place, reaper: Arc::clone(&self.reaper), bound: self.bound };
+                Ok(Attempt::Acquired(Reserved::new(place)))
+            }
             Err(PoolError::Timeout(TimeoutType::Wait)) => Ok(Attempt::Contended(Contention::NoConnection)),
             Err(PoolError::Backend(error)) => Err(error),
             Err(PoolError::Closed) => Err(Error::new(ErrorKind::Closed, "this locker was closed")),
             Err(error) => Err(Error::new(ErrorKind::Other, "the pool failed").with_source(error)),
         }
     }
-
-    /// A connection beside the pool.
-    pub(crate) async fn open_extra(&self) -> Result<Session> {
-        self.pool.manager().create().await
-    }
-
-    /// Gives out no more, ends those that are free, and waits until the server has let go of those that were destroyed.
-    pub(crate) async fn close(&self) {
-        self.pool.close();
-        self.reaper.drained().await;
-    }
-
-    fn reserved(&self, place: Object<SessionManager>) -> Reserved {
-        Reserved { place: Some(place), reaper: Arc::clone(&self.reaper), bound: self.bound }
-    }
 }
 
-/// A session of the pool that belongs to one caller. Dropped, it is destroyed: only [`give_back`](Self::give_back) says that it
-/// owns nothing.
-#[derive(Debug)]
-pub(crate) struct Reserved {
-    // Present until the drop or the giving back.
-    place: Option<Object<SessionManager>>,
-    reaper: Arc<Reaper>,
-    bound: Duration,
-}
-
-impl Reserved {
-    /// Whether it was in use before.
-    pub(crate) fn is_reused(&self) -> bool {
-        self.place.as_ref().is_some_and(|place| Object::metrics(place).recycle_count > 0)
+impl SessionPool {
+    /// Reserves a session, waiting at most this long for a place and for the connection; `None` is for ever. Cancel safe.
+    pub(crate) async fn reserve(&self, wait: Option<Duration>) -> Result<Attempt<Reserved>> {
+        self.reserve_within(wait, wait.map(|wait| wait.saturating_add(CONNECT_SLACK))).await
     }
 
-    /// Sets how long it can stay in the server once it is destroyed.
-    pub(crate) fn bound_by(&mut self, bound: Duration) {
-        self.bound = bound;
-    }
-
-    /// Returns it to the pool. For a session that was proven to own nothing and to wait for nothing.
-    pub(crate) fn give_back(mut self) {
-        drop(self.place.take());
-    }
-}
-
-impl Deref for Reserved {
-    type Target = Session;
-
-    #[expect(clippy::expect_used, reason = "taken only by those who consume or drop it")]
-    fn deref(&self) -> &Session {
-        self.place.as_deref().expect("BUG: a reserved session was used after it was given up")
-    }
-}
-
-impl DerefMut for Reserved {
-    #[expect(clippy::expect_used, reason = "taken only by those who consume or drop it")]
-    fn deref_mut(&mut self) -> &mut Session {
-        self.place.as_deref_mut().expect("BUG: a reserved session was used after it was given up")
-    }
-}
-
-impl Drop for Reserved {
-    fn drop(&mut self) {
-        if let Some(place) = self.place.take() {
-            let socket = place.socket().clone();
-            socket.shutdown_write();
-            self.reaper.take(Doomed { place, socket, bound: self.bound });
+    async fn reserve_within(&self, wait: Option<Duration>, limit: Option<Duration>) -> Result<Attempt<Reserved>> {
+        match self {
+            Self::Own(own) => own.reserve(wait, limit).await,
+            Self::Borrowed(borrowed) => borrowed.reserve(wait, limit).await,
         }
+    }
+
+    /// Whether the server answers. Never waits for a place: without one it asks on a connection beside our pool.
+    pub(crate) async fn ping(&self) -> Result<()> {
+        match (self.reserve_within(Some(Duration::ZERO), None).await?, self) {
+            (Attempt::Acquired(session), _) => {
+                session.ping().await?;
+                session.give_back();
+                Ok(())
+            }
+            (Attempt::Contended(_), Self::Own(own)) => own.pool.manager().create().await?.ping().await,
+            (Attempt::Contended(_), Self::Borrowed(_)) => {
+                let message = "every connection of the pool is in use, so the server could not be asked";
+                Err(Error::new(ErrorKind::LimitReached, message))
+            }
+        }
+    }
+
+    /// Gives out no more, ends those that are free, and waits until the server has let go of those that were destroyed. The
+    /// user's pool stays open.
+    pub(crate) async fn close(&self) {
+        if let Self::Own(own) = self {
+            own.pool.close();
+            own.reaper.drained().await;
+        }
+    }
+}
+
+pub(crate) async fn within<F: Future>(limit: Option<Duration>, future: F) -> Result<F::Output> {
+    match limit {
+        None => Ok(future.await),
+        Some(limit) => tokio::time::timeout(limit, future).await.map_err(|_elapsed| {
+            Error::new(ErrorKind::Unavailable, format!("could not connect to the server within {limit:?}"))
+        }),
     }
 }
 

@@ -33,9 +33,22 @@ impl PostgresScopedLocker {
     /// # Errors
     /// `InvalidInput` for a setting or a connection string that breaks a rule, naming both.
     pub fn new(config: &PostgresConfig) -> Result<Self> {
-        let core = Arc::new(Core::new(config)?);
+        Ok(Self::on(Core::new(config)?))
+    }
+
+    /// A locker on connections of your own pool: each run keeps one checked out. See
+    /// [`PostgresLocker::with_pool`](crate::PostgresLocker::with_pool) for what that means.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a setting that breaks a rule, such as a URL beside a pool.
+    pub fn with_pool(pool: deadpool_postgres::Pool, config: &PostgresConfig) -> Result<Self> {
+        Ok(Self::on(Core::with_pool(pool, config)?))
+    }
+
+    fn on(core: Core) -> Self {
+        let core = Arc::new(core);
         let locker = TransactionLocker { core: Arc::clone(&core) };
-        Ok(Self { core, runs: Scoped::new(locker).with_ttl(Ttl::UNTIL_RELEASED) })
+        Self { core, runs: Scoped::new(locker).with_ttl(Ttl::UNTIL_RELEASED) }
     }
 
     /// The same with default settings, from a URL or a `key=value` string.

@@ -1,45 +1,35 @@
 //! One PostgreSQL connection of ours that can own advisory locks: opened, set up, and asked.
 
-use std::{
-    sync::{Arc, Mutex, PoisonError},
-    time::{Duration, SystemTime},
-};
+use std::time::{Duration, SystemTime};
 
-use distributed_lock::{Error, ErrorKind, Result, World};
-use tokio::{
-    sync::watch,
-    task::AbortHandle,
-    time::{Instant, timeout_at},
-};
+use distributed_lock::{Error, ErrorKind, Result};
+use tokio::time::{Instant, timeout_at};
 use tokio_postgres::{
-    Client, IsolationLevel, Row, Statement, Transaction,
+    Client, IsolationLevel, Statement, Transaction,
     types::{ToSql, Type},
 };
 
 use crate::{
-    connect::{Connector, Opened, SocketHandle},
-    error, sql,
+    answer::{Answer, Before, Limits, Proof, answer, before, limits, proof},
+    connect::{Connector, Opened},
+    error,
+    link::{Borrowed, Link, OwnLink},
+    sql,
+    world::{WorldCell, ensure_identity, refuse_standby},
 };
 
 /// For one server: from the look-up of its name until the session is set up.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
 
-type DriverError = tokio_postgres::Error;
+pub(crate) type DriverError = tokio_postgres::Error;
 
 /// A session that is ready for lock statements.
 #[derive(Debug)]
 pub(crate) struct Session {
     link: Link,
     statements: Statements,
-}
-
-/// The connection under a session: dropped, it ends.
-#[derive(Debug)]
-struct Link {
-    client: Client,
-    socket: SocketHandle,
-    ended: watch::Receiver<Option<Arc<DriverError>>>,
-    driver: AbortHandle,
+    /// The limits that a session of ours had before we set its own; `None` for a borrowed one, which keeps them.
+    inherited: Option<Limits>,
 }
 
 /// Prepared once, so that a grant and a release are one write each.
@@ -85,54 +75,6 @@ pub(crate) struct Ask {
     pub(crate) fenced: bool,
 }
 
-/// What a lock statement that granted answered.
-#[derive(Debug)]
-pub(crate) struct Granted {
-    /// `None` if another session has our beacon: such a grant cannot be watched.
-    pub(crate) owner: Option<Owner>,
-    /// The parts of the fencing token.
-    pub(crate) token: Option<String>,
-}
-
-/// What a heartbeat answered.
-#[derive(Debug)]
-pub(crate) struct Proof {
-    /// Whether the lock is still ours.
-    pub(crate) owned: bool,
-    pub(crate) in_recovery: bool,
-    /// The server's clock.
-    pub(crate) now: SystemTime,
-}
-
-/// Which server and database the sessions of one locker belong to. Locks of two worlds do not exclude each other.
-#[derive(Debug, Default)]
-pub(crate) struct WorldCell(Mutex<Option<World>>);
-
-impl WorldCell {
-    pub(crate) fn get(&self) -> Option<World> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// The first session decides; one of another world is refused.
-    fn ensure(&self, found: World) -> Result<()> {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        match &*known {
-            Some(known) if *known != found => {
-                let message = format!(
-                    "the connection leads to another server than before ({found}, not {known}): locks there would not \
-                     exclude those taken here; let every host of the connection string belong to one cluster"
-                );
-                Err(Error::new(ErrorKind::Misconfigured, message))
-            }
-            Some(_) => Ok(()),
-            None => {
-                *known = Some(found);
-                Ok(())
-            }
-        }
-    }
-}
-
 impl Session {
     /// Opens a session on the first server that accepts locks. `idle` is the limit of a session that owns nothing, in ms.
     pub(crate) async fn open(connector: &Connector, idle: &str, world: &WorldCell) -> Result<Self> {
@@ -162,92 +104,109 @@ impl Session {
 
     async fn set_up(opened: Opened, idle: &str, world: &WorldCell) -> Result<Self> {
         let target = opened.target.clone();
-        let link = Link::drive(opened);
-        let client = &link.client;
+        let link = OwnLink::drive(opened);
         let settings = [(&idle as _, Type::TEXT)];
         // All in one write.
-        let (facts, try_lock, try_fenced, heartbeat, unlock) = tokio::try_join!(
-            client.query_typed_one(sql::SETUP, &settings),
-            client.prepare_typed(sql::TRY, &[Type::INT8, Type::INT4, Type::INT4, Type::TEXT]),
-            client.prepare_typed(sql::TRY_FENCED, &[Type::INT8, Type::INT4, Type::INT4, Type::TEXT]),
-            client.prepare_typed(sql::HEARTBEAT, &[Type::INT4, Type::INT4, Type::TEXT]),
-            client.prepare_typed(sql::UNLOCK, &[Type::INT8, Type::INT4, Type::INT4, Type::TEXT]),
+        let (identity, before, try_lock, try_fenced, heartbeat, unlock) = tokio::try_join!(
+            link.query_typed_one(sql::IDENTITY, &[]),
+            link.query_typed_one(sql::SETUP, &settings),
+            link.prepare_typed(sql::TRY, TRY_TYPES),
+            link.prepare_typed(sql::TRY_FENCED, TRY_TYPES),
+            link.prepare_typed(sql::HEARTBEAT, HEARTBEAT_TYPES),
+            link.prepare_typed(sql::UNLOCK, UNLOCK_TYPES),
         )
         .map_err(|error| set_up_failed(error, &target))?;
-        refuse_standby(&facts, &target)?;
-        let fact =
-            |name| facts.try_get::<_, String>(name).map_err(|error| error::wrap(error, "read the server's identity"));
-        world.ensure(World::new(fact("server")?, fact("database")?))?;
-        Ok(Self { link, statements: Statements { try_lock, try_fenced, heartbeat, unlock } })
+        ensure_identity(&identity, &target, world)?;
+        let inherited = limits(&before).map_err(|error| error::wrap(error, "read a session's settings"))?;
+        let statements = Statements { try_lock, try_fenced, heartbeat, unlock };
+        Ok(Self { link: Link::Own(link), statements, inherited: Some(inherited) })
     }
 
-    /// Whether it is known to be over.
-    pub(crate) fn is_over(&self) -> bool {
-        self.link.client.is_closed() || self.link.ended.has_changed().is_err() || self.link.ended.borrow().is_some()
+    /// A session over a connection of a pool that the user handed in. Its settings stay as they are.
+    pub(crate) async fn borrow(object: deadpool_postgres::Object, world: &WorldCell) -> Result<Self> {
+        let prepare = |statement, types| object.prepare_typed_cached(statement, types);
+        // From the connection's own cache, but for the first time.
+        let (try_lock, try_fenced, heartbeat, unlock) = tokio::try_join!(
+            prepare(sql::TRY, TRY_TYPES),
+            prepare(sql::TRY_FENCED, TRY_TYPES),
+            prepare(sql::HEARTBEAT, HEARTBEAT_TYPES),
+            prepare(sql::UNLOCK, UNLOCK_TYPES),
+        )
+        .map_err(|error| error::wrap(error, "prepare lock statements"))?;
+        if world.get().is_none() {
+            let identity = object.query_typed_one(sql::IDENTITY, &[]).await;
+            let identity = identity.map_err(|error| error::wrap(error, "ask which server it is"))?;
+            ensure_identity(&identity, "the pool's server", world)?;
+        }
+        let statements = Statements { try_lock, try_fenced, heartbeat, unlock };
+        Ok(Self { link: Link::Borrowed(Borrowed(object)), statements, inherited: None })
     }
 
-    /// Completes when the session has ended, with the driver's word for it. Cancel safe.
-    pub(crate) fn ended(&self) -> impl Future<Output = Option<Arc<DriverError>>> + Send + use<> {
-        let mut ended = self.link.ended.clone();
-        async move {
-            // An error here means that the driver is gone together with its runtime.
-            let _ = ended.wait_for(Option::is_some).await;
-            let error = ended.borrow().clone();
-            error
+    /// Ends it for good, instead of letting it go back to a pool.
+    pub(crate) fn end(self) {
+        if let Link::Borrowed(Borrowed(object)) = self.link {
+            drop(deadpool_postgres::Object::take(object));
         }
     }
 
-    pub(crate) fn socket(&self) -> &SocketHandle {
-        &self.link.socket
+    /// The connection under it.
+    pub(crate) fn link(&self) -> &Link {
+        &self.link
+    }
+
+    fn client(&self) -> &Client {
+        self.link.client()
     }
 
     /// Whether the server answers and may give locks.
     pub(crate) async fn ping(&self) -> Result<()> {
         let row = self
             .link
-            .client
+            .client()
             .query_typed_one(sql::PING, &[])
             .await
             .map_err(|error| error::wrap(error, "ping the server"))?;
         refuse_standby(&row, "the server")
     }
 
-    /// Tries once; `None` is contention, after which the session owns nothing, but can be in a transaction.
-    pub(crate) async fn try_lock(&self, ask: &Ask) -> Result<Option<Granted>, DriverError> {
+    /// Tries once. After contention the session owns nothing, but can be in a transaction.
+    pub(crate) async fn try_lock(&self, ask: &Ask) -> Result<Answer, DriverError> {
         let Scope::Session(beacon) = ask.scope else { return self.try_in_transaction(ask).await };
         let statement = if ask.fenced { &self.statements.try_fenced } else { &self.statements.try_lock };
         let Beacon { ttl_millis, random } = beacon;
-        let row = self.link.client.query_one(statement, &[&ask.id, &ttl_millis, &random, &ask.idle]).await?;
-        granted(&row, ask.scope)
+        let row = self.client().query_one(statement, &[&ask.id, &ttl_millis, &random, &ask.idle]).await?;
+        answer(&row, ask.scope, Some("idle_before"))
     }
 
-    async fn try_in_transaction(&self, ask: &Ask) -> Result<Option<Granted>, DriverError> {
+    async fn try_in_transaction(&self, ask: &Ask) -> Result<Answer, DriverError> {
         let statement = if ask.fenced { sql::TRY_IN_TRANSACTION_FENCED } else { sql::TRY_IN_TRANSACTION };
-        let parameters = [(&ask.id as _, Type::INT8)];
+        let parameters = [(&ask.id as _, Type::INT8), (&ask.idle as _, Type::TEXT)];
         // In this order and in one write.
         let (begun, tried) = tokio::join!(
             biased;
-            self.link.client.batch_execute(sql::BEGIN),
-            self.link.client.query_typed_one(statement, &parameters),
+            self.client().batch_execute(sql::BEGIN),
+            self.client().query_typed_one(statement, &parameters),
         );
         // Outside a transaction the lock would end with its statement.
         begun?;
-        granted(&tried?, ask.scope)
+        answer(&tried?, ask.scope, None)
     }
 
     /// Queues in the server for at most `lock_timeout` (ms; zero is for ever), after a try that was contended. `idle` is the limit of
     /// a waiter, in ms. However it ends, unless with a grant, the session may own the lock all the same.
+    ///
+    /// First what the wait found, to be put back by [`leave_wait`](Self::leave_wait) or [`after_wait`](Self::after_wait).
     pub(crate) async fn wait_lock(
         &self,
         ask: &Ask,
         idle: &str,
         lock_timeout: &str,
-    ) -> Result<Option<Granted>, DriverError> {
+    ) -> Result<(Before, Result<Answer, DriverError>), DriverError> {
         let Scope::Session(beacon) = ask.scope else {
             return self.wait_in_transaction(ask, idle, lock_timeout).await;
         };
         let statement = if ask.fenced { sql::WAIT_FENCED } else { sql::WAIT };
-        let before = [(&idle as _, Type::TEXT)];
+        let ahead = [(&idle as _, Type::TEXT)];
         let parameters = [
             (&ask.id as _, Type::INT8),
             (&beacon.ttl_millis as _, Type::INT4),
@@ -256,13 +215,12 @@ impl Session {
             (&lock_timeout as _, Type::TEXT),
         ];
         // In this order and in one write.
-        let (before, waited) = tokio::join!(
+        let (ahead, waited) = tokio::join!(
             biased;
-            self.link.client.query_typed_one(sql::BEFORE_WAIT, &before),
-            self.link.client.query_typed_one(statement, &parameters),
+            self.client().query_typed_one(sql::BEFORE_WAIT, &ahead),
+            self.client().query_typed_one(statement, &parameters),
         );
-        before?;
-        granted(&waited?, ask.scope)
+        Ok((before(&ahead?)?, waited.and_then(|row| answer(&row, ask.scope, None))))
     }
 
     async fn wait_in_transaction(
@@ -270,7 +228,7 @@ impl Session {
         ask: &Ask,
         idle: &str,
         lock_timeout: &str,
-    ) -> Result<Option<Granted>, DriverError> {
+    ) -> Result<(Before, Result<Answer, DriverError>), DriverError> {
         let statement = if ask.fenced { sql::WAIT_IN_TRANSACTION_FENCED } else { sql::WAIT_IN_TRANSACTION };
         let parameters = [
             (&ask.id as _, Type::INT8),
@@ -278,39 +236,72 @@ impl Session {
             (&ask.idle as _, Type::TEXT),
             (&lock_timeout as _, Type::TEXT),
         ];
-        granted(&self.link.client.query_typed_one(statement, &parameters).await?, ask.scope)
+        // In this order and in one write.
+        let (ahead, waited) = tokio::join!(
+            biased;
+            self.client().query_typed_one(sql::BEFORE_WAIT_IN_TRANSACTION, &[]),
+            self.client().query_typed_one(statement, &parameters),
+        );
+        Ok((before(&ahead?)?, waited.and_then(|row| answer(&row, ask.scope, None))))
+    }
+
+    /// Puts back what a wait changed, but for the idle limit, which is the holder's now. A transaction puts it back by its end.
+    pub(crate) async fn after_wait(&self, scope: Scope, before: &Before) -> Result<(), DriverError> {
+        if scope == Scope::Transaction {
+            return Ok(());
+        }
+        let Before { limits, check_interval, transaction_timeout, .. } = before;
+        let parameters = [
+            (&limits.statement_timeout as _, Type::TEXT),
+            (check_interval as _, Type::TEXT),
+            (transaction_timeout as _, Type::TEXT),
+        ];
+        self.client().query_typed_one(sql::AFTER_WAIT, &parameters).await.map(drop)
     }
 
     /// Begins a transaction for a lock and for the work under it.
     pub(crate) async fn begin(&mut self) -> Result<Transaction<'_>, DriverError> {
-        self.link.client.build_transaction().isolation_level(IsolationLevel::ReadCommitted).start().await
+        self.link.client_mut().build_transaction().isolation_level(IsolationLevel::ReadCommitted).start().await
     }
 
     /// After a try that was contended: back to a session that owns nothing.
     pub(crate) async fn leave_try(&self, scope: Scope) -> Result<(), DriverError> {
         match scope {
             Scope::Session(_) => Ok(()),
-            Scope::Transaction => self.link.client.batch_execute(sql::ROLLBACK).await,
+            Scope::Transaction => self.client().batch_execute(sql::ROLLBACK).await,
         }
     }
 
-    /// After a wait that failed: whether the session owns nothing and waits for nothing. Sets its idle limit, in ms.
-    pub(crate) async fn leave_wait(&self, scope: Scope, idle: &str) -> Result<bool, DriverError> {
-        self.leave_try(scope).await?;
-        let row = self.link.client.query_typed_one(sql::PROVE_CLEAN, &[(&idle, Type::TEXT)]).await?;
-        Ok(row.try_get::<_, i64>("locks")? == 0)
+    /// After a wait that failed: whether the session owns nothing and waits for nothing. Puts back what the wait changed.
+    pub(crate) async fn leave_wait(&self, scope: Scope, before: &Before) -> Result<bool, DriverError> {
+        if scope == Scope::Transaction {
+            // A transaction that is rolled back owns nothing.
+            return self.leave_try(scope).await.map(|()| true);
+        }
+        let idle = [(&before.idle as _, Type::TEXT)];
+        let (proof, put_back) = tokio::join!(
+            biased;
+            self.client().query_typed_one(sql::PROVE_CLEAN, &idle),
+            self.after_wait(scope, before),
+        );
+        put_back?;
+        Ok(proof?.try_get::<_, i64>("locks")? == 0)
+    }
+
+    /// What the statements of a body in the lock's transaction are to run under, where a session of ours has other limits.
+    pub(crate) fn inherited(&self) -> Option<&Limits> {
+        self.inherited.as_ref()
     }
 
     /// Proves ownership. `idle` is the session's limit from now on, in ms; a transaction keeps its own.
     pub(crate) async fn prove(&self, owner: Owner, idle: &str) -> Result<Proof, DriverError> {
         match owner {
             Owner::Session(Beacon { ttl_millis, random }) => {
-                let row =
-                    self.link.client.query_one(&self.statements.heartbeat, &[&ttl_millis, &random, &idle]).await?;
+                let row = self.client().query_one(&self.statements.heartbeat, &[&ttl_millis, &random, &idle]).await?;
                 proof(&row, row.try_get("had")? && row.try_get("has")?)
             }
             Owner::Transaction(since) => {
-                let row = self.link.client.query_typed_one(sql::PROVE_TRANSACTION, &[]).await?;
+                let row = self.client().query_typed_one(sql::PROVE_TRANSACTION, &[]).await?;
                 proof(&row, row.try_get::<_, SystemTime>("since")? == since)
             }
         }
@@ -325,7 +316,7 @@ impl Session {
             (&new.random as _, Type::INT4),
             (&idle as _, Type::TEXT),
         ];
-        let row = self.link.client.query_typed_one(sql::RENEW, &parameters).await?;
+        let row = self.client().query_typed_one(sql::RENEW, &parameters).await?;
         proof(&row, row.try_get("had")? && row.try_get("has")?)
     }
 
@@ -334,7 +325,7 @@ impl Session {
         match owner {
             Owner::Session(Beacon { ttl_millis, random }) => {
                 let parameters: [&(dyn ToSql + Sync); 4] = [&id, &ttl_millis, &random, &idle];
-                let row = self.link.client.query_one(&self.statements.unlock, &parameters).await?;
+                let row = self.client().query_one(&self.statements.unlock, &parameters).await?;
                 Ok(row.try_get("key")? && row.try_get("beacon")? && row.try_get("again")?)
             }
             Owner::Transaction(_) => {
@@ -342,7 +333,7 @@ impl Session {
                 let (proof, committed) = tokio::join!(
                     biased;
                     self.prove(owner, idle),
-                    self.link.client.batch_execute(sql::COMMIT),
+                    self.client().batch_execute(sql::COMMIT),
                 );
                 committed?;
                 Ok(proof?.owned)
@@ -351,59 +342,9 @@ impl Session {
     }
 }
 
-impl Link {
-    /// Spawns what polls the connection, on the caller's runtime.
-    fn drive(opened: Opened) -> Self {
-        let Opened { client, connection, socket, .. } = opened;
-        let (sender, ended) = watch::channel(None);
-        let driver = tokio::spawn(async move {
-            // Without an error we ended it ourselves, and nobody waits.
-            if let Err(error) = connection.await {
-                sender.send_replace(Some(Arc::new(error)));
-            }
-        });
-        Self { client, socket, ended, driver: driver.abort_handle() }
-    }
-}
-
-impl Drop for Link {
-    fn drop(&mut self) {
-        // Works also where no runtime polls the driver any more.
-        self.socket.shutdown_write();
-        self.driver.abort();
-    }
-}
-
-fn granted(row: &Row, scope: Scope) -> Result<Option<Granted>, DriverError> {
-    if !row.try_get::<_, bool>("granted")? {
-        return Ok(None);
-    }
-    let owner = match scope {
-        Scope::Session(beacon) => {
-            let taken = row.try_get::<_, bool>("beacon")? && row.try_get::<_, bool>("again")?;
-            taken.then_some(Owner::Session(beacon))
-        }
-        Scope::Transaction => Some(Owner::Transaction(row.try_get("since")?)),
-    };
-    Ok(Some(Granted { owner, token: row.try_get("token")? }))
-}
-
-fn proof(row: &Row, owned: bool) -> Result<Proof, DriverError> {
-    Ok(Proof { owned, in_recovery: row.try_get("in_recovery")?, now: row.try_get("now")? })
-}
-
-fn refuse_standby(row: &Row, target: &str) -> Result<()> {
-    match row.try_get("in_recovery") {
-        Ok(false) => Ok(()),
-        Ok(true) => {
-            let message = format!(
-                "{target} is in recovery: a standby grants locks that the primary has granted to others; connect to the primary"
-            );
-            Err(Error::new(ErrorKind::Misconfigured, message))
-        }
-        Err(error) => Err(error::wrap(error, "ask whether the server is in recovery")),
-    }
-}
+const TRY_TYPES: &[Type] = &[Type::INT8, Type::INT4, Type::INT4, Type::TEXT];
+const HEARTBEAT_TYPES: &[Type] = &[Type::INT4, Type::INT4, Type::TEXT];
+const UNLOCK_TYPES: &[Type] = TRY_TYPES;
 
 fn set_up_failed(error: DriverError, target: &str) -> Error {
     if error.code().is_some_and(|state| state.code() == "42704") {

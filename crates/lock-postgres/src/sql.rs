@@ -4,26 +4,29 @@
 //! Order matters inside a statement. A subquery fenced by `offset 0` is evaluated before the list above it; inside a list we
 //! rely on left to right only where both orders would be safe, and on `case` for everything that must follow the grant.
 
-/// Settings of a session of ours, set once when it connects, and what we must know about it.
-///
-/// `$1` is the idle limit. `client_connection_check_interval` and `statement_timeout` act from the next statement on.
-pub(crate) const SETUP: &str = "\
+/// Which server this is, and whether it may give locks.
+pub(crate) const IDENTITY: &str = "\
 select pg_catalog.pg_is_in_recovery() as in_recovery, \
 pg_catalog.current_database()::pg_catalog.text as database, \
-(select c.system_identifier from pg_catalog.pg_control_system() as c)::pg_catalog.text as server, \
-pg_catalog.set_config('search_path', '', false) as s1, \
-pg_catalog.set_config('idle_session_timeout', $1::pg_catalog.text, false) as s2, \
-pg_catalog.set_config('idle_in_transaction_session_timeout', $1::pg_catalog.text, false) as s3, \
-pg_catalog.set_config('client_connection_check_interval', '500', false) as s4, \
-pg_catalog.set_config('statement_timeout', '0', false) as s5, \
-pg_catalog.set_config('lock_timeout', '0', false) as s6, \
-pg_catalog.set_config('tcp_keepalives_idle', '5', false) as s7, \
-pg_catalog.set_config('tcp_keepalives_interval', '2', false) as s8, \
-pg_catalog.set_config('tcp_keepalives_count', '3', false) as s9, \
-pg_catalog.set_config('default_transaction_isolation', 'read committed', false) as s10, \
-pg_catalog.set_config('synchronous_commit', 'off', false) as s11, \
+(select c.system_identifier from pg_catalog.pg_control_system() as c)::pg_catalog.text as server";
+
+/// Settings of a session of ours, set once when it connects, and the limits it had before. `$1` is the idle limit.
+///
+/// `client_connection_check_interval` and `statement_timeout` act from the next statement on.
+pub(crate) const SETUP: &str = "\
+select i.statement_timeout, i.lock_timeout, \
+pg_catalog.set_config('idle_session_timeout', $1::pg_catalog.text, false) as s1, \
+pg_catalog.set_config('idle_in_transaction_session_timeout', $1::pg_catalog.text, false) as s2, \
+pg_catalog.set_config('client_connection_check_interval', '500', false) as s3, \
+pg_catalog.set_config('statement_timeout', '0', false) as s4, \
+pg_catalog.set_config('lock_timeout', '0', false) as s5, \
+pg_catalog.set_config('tcp_keepalives_idle', '5', false) as s6, \
+pg_catalog.set_config('tcp_keepalives_interval', '2', false) as s7, \
+pg_catalog.set_config('tcp_keepalives_count', '3', false) as s8, \
 case when pg_catalog.current_setting('server_version_num')::pg_catalog.int4 operator(pg_catalog.>=) 170000 \
-then pg_catalog.set_config('transaction_timeout', '0', false) end as s12";
+then pg_catalog.set_config('transaction_timeout', '0', false) end as s9 \
+from (select pg_catalog.current_setting('statement_timeout') as statement_timeout, \
+pg_catalog.current_setting('lock_timeout') as lock_timeout offset 0) as i";
 
 /// Whether the server answers, and whether it may give locks.
 pub(crate) const PING: &str = "select pg_catalog.pg_is_in_recovery() as in_recovery";
@@ -43,37 +46,82 @@ macro_rules! token {
 macro_rules! try_lock {
     ($token:tt) => {
         concat!(
-            "select g.granted, \
+            "select g.granted, g.in_recovery, g.idle_before, \
              case when g.granted then pg_catalog.pg_try_advisory_lock($2::pg_catalog.int4, $3::pg_catalog.int4) end as beacon, \
              case when g.granted then pg_catalog.pg_try_advisory_lock($2::pg_catalog.int4, $3::pg_catalog.int4) end as again, \
              case when g.granted then pg_catalog.set_config('idle_session_timeout', $4::pg_catalog.text, false) end as idle, \
              case when g.granted then ",
             token!($token),
             " end as token \
-             from (select pg_catalog.pg_try_advisory_lock($1::pg_catalog.int8) as granted offset 0) as g"
+             from (select pg_catalog.pg_try_advisory_lock($1::pg_catalog.int8) as granted, \
+             pg_catalog.pg_is_in_recovery() as in_recovery, \
+             pg_catalog.current_setting('idle_session_timeout') as idle_before offset 0) as g"
         )
     };
 }
 pub(crate) const TRY: &str = try_lock!(none);
 pub(crate) const TRY_FENCED: &str = try_lock!(minted);
 
+/// The settings that a wait needs and that act from the next statement on, with what they were before. `$local` says whether they
+/// end with the transaction.
+macro_rules! before_wait {
+    ($more:literal, $local:literal) => {
+        concat!(
+            "select b.idle, b.statement_timeout, b.lock_timeout, b.check_interval, b.transaction_timeout, ",
+            $more,
+            "pg_catalog.set_config('statement_timeout', '0', ",
+            $local,
+            ") as s1, pg_catalog.set_config('client_connection_check_interval', '500', ",
+            $local,
+            ") as s2, case when b.transaction_timeout is not null \
+             then pg_catalog.set_config('transaction_timeout', '0', ",
+            $local,
+            ") end as s3 \
+             from (select pg_catalog.current_setting('idle_session_timeout') as idle, \
+             pg_catalog.current_setting('statement_timeout') as statement_timeout, \
+             pg_catalog.current_setting('lock_timeout') as lock_timeout, \
+             pg_catalog.current_setting('client_connection_check_interval') as check_interval, \
+             case when pg_catalog.current_setting('server_version_num')::pg_catalog.int4 operator(pg_catalog.>=) 170000 \
+             then pg_catalog.current_setting('transaction_timeout') end as transaction_timeout offset 0) as b"
+        )
+    };
+}
+
 /// Goes ahead of a queued wait, as a statement of its own, so that a waiter that is cut off or whose wait fails is bounded: `$1` is
 /// the idle limit of a waiter.
-pub(crate) const BEFORE_WAIT: &str = "select pg_catalog.set_config('idle_session_timeout', $1::pg_catalog.text, false)";
+pub(crate) const BEFORE_WAIT: &str =
+    before_wait!("pg_catalog.set_config('idle_session_timeout', $1::pg_catalog.text, false) as s0, ", "false");
+
+/// The same ahead of a wait in a transaction.
+pub(crate) const BEFORE_WAIT_IN_TRANSACTION: &str = before_wait!("", "true");
+
+/// After a wait: `statement_timeout`, `client_connection_check_interval` and `transaction_timeout` back to `$1`, `$2` and `$3`, the
+/// last one null where the server knows none.
+pub(crate) const AFTER_WAIT: &str = "\
+select pg_catalog.set_config('statement_timeout', $1::pg_catalog.text, false) as s1, \
+pg_catalog.set_config('client_connection_check_interval', $2::pg_catalog.text, false) as s2, \
+case when $3::pg_catalog.text is not null \
+then pg_catalog.set_config('transaction_timeout', $3::pg_catalog.text, false) end as s3";
+
+/// For the statements of a body that runs in the lock's transaction: the limits that are its own, `statement_timeout` `$1` and
+/// `lock_timeout` `$2`.
+pub(crate) const FOR_BODY: &str = "\
+select pg_catalog.set_config('statement_timeout', $1::pg_catalog.text, true) as s1, \
+pg_catalog.set_config('lock_timeout', $2::pg_catalog.text, true) as s2";
 
 /// A queued wait: as a try, and `$5` is the lock timeout, set before the lock call and put back after it.
 macro_rules! wait_lock {
     ($token:tt) => {
         concat!(
-            "select (g.waited is not null) as granted, \
+            "select (g.waited is not null) as granted, pg_catalog.pg_is_in_recovery() as in_recovery, \
              pg_catalog.pg_try_advisory_lock($2::pg_catalog.int4, $3::pg_catalog.int4) as beacon, \
              pg_catalog.pg_try_advisory_lock($2::pg_catalog.int4, $3::pg_catalog.int4) as again, \
              pg_catalog.set_config('idle_session_timeout', $4::pg_catalog.text, false) as idle, \
              case when g.waited is not null then ",
             token!($token),
             " end as token, \
-             g.limited, pg_catalog.set_config('lock_timeout', '0', false) as unlimited \
-             from (select pg_catalog.set_config('lock_timeout', $5::pg_catalog.text, false) as limited, \
+             g.limited, pg_catalog.set_config('lock_timeout', g.before, false) as unlimited \
+             from (select pg_catalog.current_setting('lock_timeout') as before, pg_catalog.set_config('lock_timeout', $5::pg_catalog.text, false) as limited, \
              pg_catalog.pg_advisory_lock($1::pg_catalog.int8)::pg_catalog.text as waited offset 0) as g"
         )
     };
@@ -124,14 +172,16 @@ pub(crate) const COMMIT: &str = "commit";
 /// Ends it after a lock that was not granted.
 pub(crate) const ROLLBACK: &str = "rollback";
 
-/// A single try in a transaction: key `$1`. Its idle limit is the session's.
+/// A single try in a transaction: key `$1`, idle limit `$2`.
 macro_rules! try_in_transaction {
     ($token:tt) => {
         concat!(
-            "select g.granted, pg_catalog.now() as since, case when g.granted then ",
+            "select g.granted, g.idle, pg_catalog.pg_is_in_recovery() as in_recovery, pg_catalog.now() as since, \
+             case when g.granted then ",
             token!($token),
             " end as token \
-             from (select pg_catalog.pg_try_advisory_xact_lock($1::pg_catalog.int8) as granted offset 0) as g"
+             from (select pg_catalog.set_config('idle_in_transaction_session_timeout', $2::pg_catalog.text, true) as idle, \
+             pg_catalog.pg_try_advisory_xact_lock($1::pg_catalog.int8) as granted offset 0) as g"
         )
     };
 }
@@ -142,7 +192,8 @@ pub(crate) const TRY_IN_TRANSACTION_FENCED: &str = try_in_transaction!(minted);
 macro_rules! wait_in_transaction {
     ($token:tt) => {
         concat!(
-            "select (g.waited is not null) as granted, pg_catalog.now() as since, case when g.waited is not null then ",
+            "select (g.waited is not null) as granted, pg_catalog.pg_is_in_recovery() as in_recovery, \
+             pg_catalog.now() as since, case when g.waited is not null then ",
             token!($token),
             " end as token, g.limited, g.idle, \
              pg_catalog.set_config('idle_in_transaction_session_timeout', $3::pg_catalog.text, true) as held, \

@@ -123,11 +123,6 @@ impl Timing {
         sent.checked_add(reliable).unwrap_or(sent)
     }
 
-    /// From when on the server lets others in if it hears nothing after a message sent at `sent`.
-    pub(crate) fn free_at(&self, sent: Instant) -> Instant {
-        sent + self.ttl
-    }
-
     /// The largest g that the constraint allows: with the tau that was set, or with T/8 where tau is derived.
     pub(crate) fn max_grace(&self) -> Duration {
         let query_timeout =

@@ -6,7 +6,7 @@ use std::{
     sync::Weak,
     task::Poll,
     thread,
-    time::SystemTime,
+    time::{Duration, SystemTime},
 };
 
 use distributed_lock::{
@@ -16,12 +16,15 @@ use tokio::time::timeout;
 use tokio_postgres::{Transaction, types::Type};
 
 use crate::{
+    answer::{Answer, Granted, Limits, answer, before},
     budget::{Budget, SLACK, unanswered},
     core::{Core, closed},
     error,
     registry::Ticket,
+    session::{Owner, Scope},
     sql,
     timing::{lock_timeout_text, server_millis},
+    world,
 };
 
 /// Whether the lock was acquired, and what the body made of it.
@@ -51,7 +54,8 @@ where
             Attempt::Acquired(session) => session,
             Attempt::Contended(why) => return Ok(Attempt::Contended(why)),
         };
-        let (reused, socket) = (session.is_reused(), session.socket().clone());
+        let (reused, socket) = (session.is_reused(), session.link().socket().cloned());
+        let inherited = session.inherited().cloned();
         let limit = run.budget.for_answer(core.settings.session.query_timeout());
         let transaction = match timeout(limit, session.begin()).await {
             Ok(Ok(transaction)) => transaction,
@@ -63,7 +67,7 @@ where
         let locked = tokio::select! {
             biased;
             () = core.until_closed() => Err(closed()),
-            locked = run.lock(&transaction) => locked,
+            locked = run.lock(&transaction, inherited.as_ref()) => locked,
         };
         let since = match locked.map_err(not_run)? {
             Attempt::Acquired(since) => since,
@@ -77,8 +81,10 @@ where
         let listed = Listed { core, id: run.id, ticket: core.registry.list(run.id, key, Weak::new()) };
         let close = async {
             core.until_closed().await;
-            // The server rolls back; the body finds out by its next statement.
-            socket.shutdown_write();
+            // The server rolls back; the body finds out by its next statement. A borrowed connection is ended after the body.
+            if let Some(socket) = &socket {
+                socket.shutdown_write();
+            }
         };
         let ended = beside(catch(|| body(&transaction)), close).await;
         drop(listed);
@@ -110,35 +116,44 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Takes the lock; the answer is when the transaction that owns it began.
-    async fn lock(&self, transaction: &Transaction<'_>) -> Result<Attempt<SystemTime>> {
-        let limit = self.budget.for_answer(self.core.settings.session.query_timeout());
-        let parameters = [(&self.id as _, Type::INT8)];
-        let tried = timeout(limit, transaction.query_typed_one(sql::TRY_IN_TRANSACTION, &parameters)).await;
-        let row = tried
-            .map_err(|_elapsed| unanswered("a lock request", limit))?
-            .map_err(|error| error::unavailable(error, "ask for a lock"))?;
-        if read::<bool>(&row, "granted")? {
-            return Ok(Attempt::Acquired(read(&row, "since")?));
-        }
-        if self.budget.is_try() {
-            return Ok(Attempt::Contended(self.core.registry.why_contended(self.id, self.key)));
+    /// Takes the lock and sets the limits of the body's statements; the answer is when the transaction that owns it began.
+    async fn lock(&self, transaction: &Transaction<'_>, inherited: Option<&Limits>) -> Result<Attempt<SystemTime>> {
+        let session = &self.core.settings.session;
+        let limit = self.budget.for_answer(session.query_timeout());
+        let holder = server_millis(session.ttl()).to_string();
+        let parameters = [(&self.id as _, Type::INT8), (&holder as _, Type::TEXT)];
+        // In this order and in one write.
+        let tried = async {
+            let tried = transaction.query_typed_one(sql::TRY_IN_TRANSACTION, &parameters);
+            let (tried, limited) = tokio::join!(biased; tried, for_body(transaction, inherited));
+            limited?;
+            answer(&tried?, Scope::Transaction, None)
+        };
+        let tried = timeout(limit, tried).await.map_err(|_elapsed| unanswered("a lock request", limit))?;
+        match tried.map_err(|error| error::unavailable(error, "ask for a lock"))? {
+            Answer::Granted(granted) => return Ok(Attempt::Acquired(began(&granted)?)),
+            Answer::InRecovery => return Err(world::standby("the server")),
+            Answer::Contended if self.budget.is_try() => {
+                return Ok(Attempt::Contended(self.core.registry.why_contended(self.id, self.key)));
+            }
+            Answer::Contended => {}
         }
         let left = self.budget.left();
         if left.is_some_and(|left| left.is_zero()) {
             return Ok(Attempt::Contended(Contention::WaitElapsed));
         }
-        self.wait(transaction, left).await
+        self.wait(transaction, left, inherited).await
     }
 
     async fn wait(
         &self,
         transaction: &Transaction<'_>,
-        left: Option<std::time::Duration>,
+        left: Option<Duration>,
+        inherited: Option<&Limits>,
     ) -> Result<Attempt<SystemTime>> {
         let session = &self.core.settings.session;
-        let (waiter, holder) =
-            (server_millis(session.waiter_idle()).to_string(), server_millis(session.ttl()).to_string());
+        let waiter = server_millis(session.waiter_idle()).to_string();
+        let holder = server_millis(session.ttl()).to_string();
         let lock_timeout = lock_timeout_text(left);
         let parameters = [
             (&self.id as _, Type::INT8),
@@ -146,20 +161,38 @@ impl Run<'_> {
             (&holder as _, Type::TEXT),
             (&lock_timeout as _, Type::TEXT),
         ];
-        let waiting = transaction.query_typed_one(sql::WAIT_IN_TRANSACTION, &parameters);
-        let waited = match left {
+        // In this order and in one write.
+        let waiting = async {
+            tokio::join!(
+                biased;
+                transaction.query_typed_one(sql::BEFORE_WAIT_IN_TRANSACTION, &[]),
+                transaction.query_typed_one(sql::WAIT_IN_TRANSACTION, &parameters),
+            )
+        };
+        let (ahead, waited) = match left {
             None => waiting.await,
             Some(left) => {
                 let limit = left.saturating_add(SLACK);
                 timeout(limit, waiting).await.map_err(|_elapsed| unanswered("a queued lock request", limit))?
             }
         };
-        match waited {
-            Ok(row) => Ok(Attempt::Acquired(read(&row, "since")?)),
+        let failed = |error| error::unavailable(error, "wait for a lock");
+        let found = before(&ahead.map_err(failed)?).map_err(failed)?;
+        let waited = match waited {
             Err(error) if error.code().is_some_and(|state| state.code() == "55P03") => {
-                Ok(Attempt::Contended(Contention::WaitElapsed))
+                return Ok(Attempt::Contended(Contention::WaitElapsed));
             }
-            Err(error) => Err(error::unavailable(error, "wait for a lock")),
+            waited => waited.and_then(|row| answer(&row, Scope::Transaction, None)).map_err(failed)?,
+        };
+        match waited {
+            Answer::Granted(granted) => {
+                let limit = session.query_timeout();
+                let limited = timeout(limit, for_body(transaction, Some(inherited.unwrap_or(&found.limits)))).await;
+                limited.map_err(|_elapsed| unanswered("a session's settings", limit))?.map_err(failed)?;
+                Ok(Attempt::Acquired(began(&granted)?))
+            }
+            Answer::InRecovery => Err(world::standby("the server")),
+            Answer::Contended => Err(Error::new(ErrorKind::Other, "BUG: a wait without an error granted nothing")),
         }
     }
 
@@ -201,6 +234,20 @@ impl Run<'_> {
             true => Loss::new(LossCause::Closed).into(),
             false => loss.into(),
         }
+    }
+}
+
+/// The body's statements run under the user's own limits, not under those of our sessions.
+async fn for_body(transaction: &Transaction<'_>, limits: Option<&Limits>) -> Result<(), tokio_postgres::Error> {
+    let Some(Limits { statement_timeout, lock_timeout }) = limits else { return Ok(()) };
+    let parameters = [(statement_timeout as _, Type::TEXT), (lock_timeout as _, Type::TEXT)];
+    transaction.query_typed_one(sql::FOR_BODY, &parameters).await.map(drop)
+}
+
+fn began(granted: &Granted) -> Result<SystemTime> {
+    match granted.owner {
+        Some(Owner::Transaction(since)) => Ok(since),
+        _ => Err(Error::new(ErrorKind::Other, "BUG: a transaction's lock is owned by something else")),
     }
 }
 

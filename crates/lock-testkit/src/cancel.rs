@@ -125,14 +125,24 @@ impl Sweep<'_> {
         let (time, name) = (self.subject.time(), self.operation.name());
         let bench = Bench::new(Arc::clone(&self.store), time, self.subject.name(), name);
         let tasks = alive_tasks();
-        let Started { future, holder, after, kept } = self.operation.start(&bench).await?;
+        let Started { future, holder, holder_stays, after, kept } = self.operation.start(&bench).await?;
         let dropped = tokio::spawn(DropAt { future: Some(future), point, polls: 0 });
+        let (over, until_over) = tokio::sync::oneshot::channel();
         let leave = async {
-            // Long enough for the operation to come as far as it can while the key is held.
-            sleep(Duration::from_millis(20)).await;
+            match holder_stays {
+                // An error is an end as well.
+                true => drop(until_over.await),
+                // Long enough for the operation to come as far as it can while the key is held.
+                false => sleep(Duration::from_millis(20)).await,
+            }
             holder.leave(&bench).await
         };
-        let (ended, left) = tokio::join!(bench.soon("it ends or is dropped", dropped), leave);
+        let operation = async {
+            let ended = bench.soon("it ends or is dropped", dropped).await;
+            let _nobody_minds = over.send(());
+            ended
+        };
+        let (ended, left): (_, Outcome) = tokio::join!(operation, leave);
         left?;
         let ended = ended
             .map_err(|stop| stop.at(format_args!("{point:?}")))?

@@ -2,9 +2,11 @@
 //!
 //! For use as a dev-dependency only.
 
+pub mod broken;
 pub mod cancel;
 pub mod conformance;
 pub mod detector;
+pub mod faulty;
 pub mod observe;
 pub mod postgres;
 pub mod proxy;
@@ -15,6 +17,7 @@ pub mod subjects;
 pub mod wait;
 
 pub use detector::Detector;
+pub use faulty::Faulty;
 pub use observe::Observer;
 pub use postgres::Cluster;
 pub use proxy::Proxy;

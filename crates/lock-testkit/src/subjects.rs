@@ -5,13 +5,17 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use distributed_lock::{LockKey, Locker, LossCause, MemoryLocker, Result, Scoped, ScopedLocker};
 
-use crate::conformance::{Missing, Store, Subject, Suite, Time};
+use crate::{
+    Faulty,
+    conformance::{Missing, Store, Subject, Suite, Time},
+};
 
 /// A subject over the in-memory store: how it makes its lockers out of an in-memory one.
 #[derive(Clone, Copy, Debug)]
 pub struct InMemory {
     name: &'static str,
     suites: &'static [Suite],
+    time: Time,
     locker: fn(MemoryLocker) -> Option<Arc<dyn Locker>>,
     scoped: fn(MemoryLocker) -> Option<Arc<dyn ScopedLocker>>,
 }
@@ -20,7 +24,14 @@ impl InMemory {
     /// A subject of this name, put through these suites.
     #[must_use]
     pub const fn new(name: &'static str, suites: &'static [Suite]) -> Self {
-        Self { name, suites, locker: |_| None, scoped: |_| None }
+        Self { name, suites, time: Time::Paused, locker: |_| None, scoped: |_| None }
+    }
+
+    /// The same, in real time.
+    #[must_use]
+    pub const fn in_real_time(mut self) -> Self {
+        self.time = Time::Real;
+        self
     }
 
     /// The same, whose session lockers are made by this.
@@ -38,7 +49,7 @@ impl InMemory {
     }
 }
 
-/// `memory`, `arc_dyn`, `box_dyn`, `scoped`.
+/// `memory`, `arc_dyn`, `box_dyn`, `scoped`, `faulty`.
 #[must_use]
 pub fn in_memory() -> Vec<Arc<dyn Subject>> {
     const BOTH: &[Suite] = &[Suite::Locker, Suite::Scoped];
@@ -53,6 +64,9 @@ pub fn in_memory() -> Vec<Arc<dyn Subject>> {
         InMemory::new("scoped", &[Suite::Scoped])
             .with_locker(|memory| Some(Arc::new(memory)))
             .with_scoped(|memory| Some(Arc::new(Scoped::new(memory)))),
+        InMemory::new("faulty", BOTH)
+            .with_locker(|memory| Some(Arc::new(Faulty::new(memory))))
+            .with_scoped(|memory| Some(Arc::new(Faulty::new(Scoped::new(memory))))),
     ];
     subjects.into_iter().map(|subject| Arc::new(subject) as _).collect()
 }
@@ -63,7 +77,7 @@ impl Subject for InMemory {
         self.name
     }
     fn time(&self) -> Time {
-        Time::Paused
+        self.time
     }
     fn suites(&self) -> &[Suite] {
         self.suites

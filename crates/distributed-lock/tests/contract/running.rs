@@ -98,6 +98,24 @@ async fn a_renewal_that_fails_for_a_while_is_made_up_for() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn work_is_kept_alive_with_the_ttl_of_the_last_renewal() {
+    let locker = MemoryLocker::new();
+    let mut guard = eight(&locker).await;
+    guard.renew(secs(80)).await.unwrap();
+    let hold = guard.hold();
+    let work = async {
+        tokio::time::sleep(secs(200)).await;
+        hold.remaining().unwrap()
+    };
+    let ran = bounded(guard.run(secs(1), work)).await.unwrap();
+    assert!(matches!(ran, Ran::Done(left) if left >= secs(70)), "{ran:?}");
+    guard.renew(Ttl::UNTIL_RELEASED).await.unwrap();
+    locker.fail_next(ErrorKind::Lost);
+    let ran = bounded(guard.run(secs(1), tokio::time::sleep(secs(200)))).await.unwrap();
+    assert!(matches!(ran, Ran::Done(())), "without a TTL there is nothing to renew: {ran:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_hold_near_its_deadline_is_renewed_before_the_work_starts() {
     let locker = MemoryLocker::new();
     let mut guard = eight(&locker).await;

@@ -170,7 +170,11 @@ fn a_secret_is_shown_neither_by_debug_nor_by_an_error() {
     texts.push(refusal(json!({ "url": [url], "key_secret": [CANARY_DIGITS] })));
     texts.push(refusal(json!({ "url": { CANARY: CANARY } })));
     texts.push(refusal(json!({ "key_secret": format!("{CANARY_DIGITS}ff") })));
-    texts.push(refusal(json!({ "key_secret": CANARY })));
+    for malformed in [CANARY, &CANARY_DIGITS[1..], &format!("+{}", &CANARY_DIGITS[1..]), ""] {
+        let refused = refusal(json!({ "key_secret": malformed }));
+        assert!(refused.contains("invalid key_secret (not shown): must be 32 hexadecimal digits"), "{refused}");
+        texts.push(refused);
+    }
     texts.push(refusal(json!({ "key_scheme": "fnv1a", "key_secret": CANARY_DIGITS })));
     texts.push(refusal(json!({ "url": url, "key_scheme": "x", "key_secret": CANARY_DIGITS })));
     // Debug of a byte array would be decimal.

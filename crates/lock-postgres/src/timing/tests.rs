@@ -62,7 +62,7 @@ fn the_smallest_ttl_derives_an_eighth_and_a_half_of_it() {
     assert_eq!(timing.waiter_idle(), SECOND);
     let at = sent();
     assert_eq!(timing.deadline(at, MIN_TTL), at + millis(740));
-    assert_eq!(timing.free_at(at), at + SECOND);
+    assert_eq!(timing.ttl(), SECOND);
 }
 
 #[test]
@@ -99,7 +99,7 @@ fn whatever_is_accepted_meets_the_constraint_and_ends_before_the_server_lets_oth
             let at = sent();
             let server_ttl = millis(u64::try_from(server_millis(timing.ttl())).unwrap());
             assert!(server_ttl <= timing.ttl());
-            assert!(at < timing.deadline(at, server_ttl) && timing.deadline(at, server_ttl) < timing.free_at(at));
+            assert!(at < timing.deadline(at, server_ttl) && timing.deadline(at, server_ttl) < (at + timing.ttl()));
             assert!(timing.deadline(at, server_ttl) + timing.margin() <= at + server_ttl);
             let left = min(numbers.duration(), timing.ttl());
             let deadline = timing.deadline(at, left);

@@ -60,6 +60,8 @@ pub(super) struct Started {
     pub(super) future: BoxFuture<'static, Outcome>,
     /// Who has the key meanwhile.
     pub(super) holder: Holder,
+    /// Whether the holder leaves only when the operation is over, instead of making way for it.
+    pub(super) holder_stays: bool,
     /// What the caller does after the future was dropped or has ended.
     pub(super) after: BoxFuture<'static, Outcome>,
     /// Dropped after everything else, since the end of a locker could hide what it left.
@@ -69,11 +71,16 @@ pub(super) struct Started {
 impl Started {
     fn new(kept: impl Any, future: impl Future<Output = Outcome> + Send + 'static) -> Self {
         let after = Box::pin(async { Ok(()) });
-        Self { future: Box::pin(future), holder: Holder::Nobody, after, kept: Box::new(kept) }
+        Self { future: Box::pin(future), holder: Holder::Nobody, holder_stays: false, after, kept: Box::new(kept) }
     }
 
     fn beside(mut self, holder: Holder) -> Self {
         self.holder = holder;
+        self
+    }
+
+    fn beside_one_who_stays(mut self, stays: bool) -> Self {
+        self.holder_stays = stays;
         self
     }
 
@@ -174,7 +181,7 @@ async fn acquire(bench: &Bench, wait: Wait, holder: Holder, expected: fn(&Attemp
         check!(expected(&attempt), "the answer is {attempt:?}");
         Ok(())
     };
-    Ok(Started::new(locker, future).beside(holder))
+    Ok(Started::new(locker, future).beside(holder).beside_one_who_stays(wait == Wait::Never))
 }
 
 async fn try_acquire_of_a_free_key(bench: &Bench) -> Outcome<Started> {
@@ -283,7 +290,7 @@ async fn run(bench: &Bench, wait: Wait, holder: Holder, expected: fn(&Attempt<()
         check!(expected(&attempt), "the answer is {attempt:?}");
         Ok(())
     };
-    Ok(Started::new(locker, future).beside(holder))
+    Ok(Started::new(locker, future).beside(holder).beside_one_who_stays(wait == Wait::Never))
 }
 
 async fn with_lock_of_a_free_key(bench: &Bench) -> Outcome<Started> {

@@ -77,3 +77,17 @@ pub fn trials(subjects: impl IntoIterator<Item = Arc<dyn Subject>>) -> Vec<Trial
 fn judge(subject: &Arc<dyn Subject>, case: &'static Case) -> Result<Completion, Failed> {
     report(run(subject, case, Limits::default()))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn every_case_has_a_name_of_its_own_and_there_are_many() {
+        let names: BTreeSet<_> = cases().into_iter().map(Case::name).collect();
+        assert_eq!(names.len(), cases().len());
+        assert!(names.len() >= 40);
+    }
+}

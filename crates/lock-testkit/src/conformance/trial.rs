@@ -142,3 +142,61 @@ fn message(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "with a value that is no text".into())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::future::{pending, ready};
+
+    use super::*;
+
+    fn limits() -> Limits {
+        Limits { real: Duration::from_millis(50), stuck: Duration::from_secs(20), ..Limits::default() }
+    }
+
+    #[test]
+    fn an_end_in_time_passes_and_a_verdict_comes_through() {
+        for time in [Time::Paused, Time::Real] {
+            assert_eq!(block_on(time, limits(), || ready(Ok(()))), Verdict::Passed);
+            let broken = Verdict::Broken("why".into());
+            let told = broken.clone();
+            assert_eq!(block_on(time, limits(), || ready(Err(told))), broken);
+        }
+    }
+
+    #[test]
+    fn what_does_not_end_hangs() {
+        for time in [Time::Paused, Time::Real] {
+            assert!(matches!(block_on(time, limits(), pending), Verdict::Hung(_)));
+        }
+    }
+
+    #[test]
+    fn a_runtime_that_is_stuck_hangs() {
+        let (keep, never) = mpsc::channel::<()>();
+        let stuck = move || async move {
+            let _ = never.recv();
+            Ok(())
+        };
+        let limits = Limits { stuck: Duration::from_millis(50), ..limits() };
+        assert!(matches!(block_on(Time::Paused, limits, stuck), Verdict::Hung(_)));
+        drop(keep);
+    }
+
+    #[test]
+    fn a_panic_is_a_failure_and_no_finding() {
+        let panics = || async { std::panic::resume_unwind(Box::new("on purpose")) };
+        let verdict = block_on(Time::Paused, limits(), panics);
+        assert_eq!(verdict, Verdict::Failed("panicked: on purpose".into()));
+    }
+
+    #[test]
+    fn only_passed_cases_complete() {
+        assert!(matches!(report(Verdict::Passed), Ok(Completion::Completed)));
+        let excluded = report(Verdict::Excluded("why".into()));
+        assert!(matches!(excluded, Ok(Completion::Ignored { reason: Some(why) }) if why == "why"));
+        for bad in [Verdict::Broken, Verdict::Hung, Verdict::Failed] {
+            let failed = report(bad("why".into())).map(drop).expect_err("it is bad");
+            assert!(failed.message().is_some_and(|message| message.ends_with("why")));
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! What an uncontended acquire and its release cost, against the floor: two bare `select 1` on one connection.
+//!
+//! Client and server share one CPU, so that a round trip has one price. The kinds take turns within a round, and each figure
+//! is the median of the rounds in which the machine did not stall. Prints one JSON line last, times in microseconds. Exits 1
+//! if a ratio is over its limit or a pair is not two round trips, 2 if called wrongly, 3 if too many rounds are void, 4
+//! without a server.
+
+use std::{error::Error, process::ExitCode, time::Duration};
+
+use distributed_lock::{AcquireOptions, Attempt, Backend, Fencing, LockKey, Locker, Ttl};
+use lock_postgres::PostgresLocker;
+use lock_testkit::{Cluster, Proxy, StallProbe, postgres::StartError};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use tokio::time::Instant;
+use tokio_postgres::{Client, NoTls, Statement};
+
+/// Of which at most one in ten may be void.
+const ROUNDS: usize = 112;
+/// Pairs of each kind in a round.
+const PAIRS: u32 = 200;
+/// A stall that makes a round void.
+const STALL: Duration = Duration::from_millis(5);
+
+const LIMIT: f64 = 1.25;
+const LIMIT_FENCED: f64 = 2.0;
+
+type Failure = Box<dyn Error>;
+
+fn main() -> ExitCode {
+    // Cargo adds the one argument.
+    if std::env::args().skip(1).any(|argument| argument != "--bench") {
+        eprintln!("usage: cargo bench -p lock-postgres --bench floor");
+        return ExitCode::from(2);
+    }
+    // What is started from here on inherits the CPU: the server, and the probe's thread.
+    if let Err(error) = pin() {
+        eprintln!("floor: could not pin to one CPU: {error}");
+        return ExitCode::FAILURE;
+    }
+    let cluster = match Cluster::start() {
+        Ok(cluster) => cluster,
+        Err(error) => {
+            eprintln!("floor: {error}");
+            return ExitCode::from(if matches!(error, StartError::Missing(_)) { 4 } else { 1 });
+        }
+    };
+    measure(&cluster).unwrap_or_else(|error| {
+        eprintln!("floor: {error}");
+        ExitCode::FAILURE
+    })
+}
+
+fn pin() -> rustix::io::Result<()> {
+    let allowed = sched_getaffinity(None)?;
+    let last = (0..CpuSet::MAX_CPU).rev().find(|cpu| allowed.is_set(*cpu));
+    let mut one = CpuSet::new();
+    one.set(last.unwrap_or_default());
+    sched_setaffinity(None, &one)
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn measure(cluster: &Cluster) -> Result<ExitCode, Failure> {
+    let probe = StallProbe::start()?;
+    let floor = Floor::connect(&cluster.url()).await?;
+    let locker = PostgresLocker::from_url(&cluster.url())?;
+    let (plain, fenced) = (Pair::new(&locker, Fencing::Off)?, Pair::new(&locker, Fencing::On)?);
+    // Connected, prepared, and past the plans that the server makes for a statement's first uses.
+    for _ in 0..PAIRS {
+        floor.run().await?;
+        plain.run().await?;
+        fenced.run().await?;
+    }
+
+    let mut samples: [Vec<f64>; 3] = Default::default();
+    let mut void = 0;
+    for round in 0..ROUNDS {
+        let mark = probe.mark();
+        let mut times = [0.0; 3];
+        for turn in 0..3 {
+            let kind = (round + turn) % 3;
+            let start = Instant::now();
+            for _ in 0..PAIRS {
+                match kind {
+                    0 => floor.run().await?,
+                    1 => plain.run().await?,
+                    _ => fenced.run().await?,
+                }
+            }
+            times[kind] = start.elapsed().as_secs_f64() * 1e6 / f64::from(PAIRS);
+        }
+        if probe.longest_since(mark) >= STALL {
+            void += 1;
+            continue;
+        }
+        for (samples, time) in samples.iter_mut().zip(times) {
+            samples.push(time);
+        }
+    }
+    locker.close().await?;
+
+    let trips = [round_trips(cluster, Fencing::Off).await?, round_trips(cluster, Fencing::On).await?];
+    if void * 10 > ROUNDS {
+        eprintln!("floor: the machine stalled in {void} of {ROUNDS} rounds: no figures");
+        return Ok(ExitCode::from(3));
+    }
+    Ok(report(samples.map(median), trips))
+}
+
+fn report([floor, pair, pair_fenced]: [f64; 3], trips: [f64; 2]) -> ExitCode {
+    let (ratio, ratio_fenced) = (pair / floor, pair_fenced / floor);
+    let rounded = |value: f64, digits: i32| (value * 10_f64.powi(digits)).round() / 10_f64.powi(digits);
+    let line = serde_json::json!({
+        "floor_us": rounded(floor, 1),
+        "pair_us": rounded(pair, 1),
+        "pair_fenced_us": rounded(pair_fenced, 1),
+        "ratio": rounded(ratio, 3),
+        "ratio_fenced": rounded(ratio_fenced, 3),
+        "round_trips": trips[0].max(trips[1]),
+    });
+    println!("{line}");
+    let two_trips = trips == [2.0, 2.0];
+    if !two_trips {
+        eprintln!("floor: {trips:?} round trips a pair, without and with fencing: must be two");
+    }
+    if ratio > LIMIT || ratio_fenced > LIMIT_FENCED {
+        eprintln!("floor: must be at most {LIMIT} times the floor, and {LIMIT_FENCED} with fencing");
+    }
+    ExitCode::from(u8::from(!two_trips || ratio > LIMIT || ratio_fenced > LIMIT_FENCED))
+}
+
+/// Of an even number the higher one of the middle.
+fn median(mut samples: Vec<f64>) -> f64 {
+    samples.sort_unstable_by(f64::total_cmp);
+    samples.get(samples.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+/// A pair's, counted on the wire.
+async fn round_trips(cluster: &Cluster, fencing: Fencing) -> Result<f64, Failure> {
+    let proxy = Proxy::start(([127, 0, 0, 1], cluster.port()))?;
+    let locker = PostgresLocker::from_url(&proxy.url(&cluster.url()))?;
+    let pair = Pair::new(&locker, fencing)?;
+    // Connects.
+    pair.run().await?;
+    proxy.reset_counts();
+    for _ in 0..PAIRS {
+        pair.run().await?;
+    }
+    let trips = proxy.round_trips().ok_or("the proxy could not read along")?;
+    locker.close().await?;
+    Ok(f64::from(u32::try_from(trips)?) / f64::from(PAIRS))
+}
+
+struct Floor {
+    client: Client,
+    statement: Statement,
+}
+
+impl Floor {
+    async fn connect(url: &str) -> Result<Self, Failure> {
+        let (client, connection) = tokio_postgres::connect(url, NoTls).await?;
+        tokio::spawn(connection);
+        let statement = client.prepare("select 1").await?;
+        Ok(Self { client, statement })
+    }
+
+    async fn run(&self) -> Result<(), Failure> {
+        for _ in 0..2 {
+            let one: i32 = self.client.query_one(&self.statement, &[]).await?.get(0);
+            assert_eq!(one, 1);
+        }
+        Ok(())
+    }
+}
+
+struct Pair<'a> {
+    locker: &'a PostgresLocker,
+    key: LockKey,
+    options: AcquireOptions,
+}
+
+impl<'a> Pair<'a> {
+    fn new(locker: &'a PostgresLocker, fencing: Fencing) -> Result<Self, Failure> {
+        let options = AcquireOptions::new(Ttl::new(Duration::from_secs(30))?).with_fencing(fencing);
+        Ok(Self { locker, key: LockKey::new("floor")?, options })
+    }
+
+    async fn run(&self) -> Result<(), Failure> {
+        match self.locker.acquire_opts(&self.key, &self.options).await? {
+            Attempt::Acquired(guard) => {
+                assert_eq!(guard.fencing_token().is_some(), self.options.fencing == Fencing::On);
+                Ok(guard.release().await?.exclusive()?)
+            }
+            Attempt::Contended(why) => Err(why.into()),
+        }
+    }
+}

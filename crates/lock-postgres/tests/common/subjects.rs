@@ -1,0 +1,121 @@
+//! The lockers of this crate as subjects of the conformance suite and of the cancel sweep, on a throw-away cluster.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use distributed_lock::{Error, ErrorKind, LockKey, Locker, Result, ScopedLocker};
+use lock_postgres::{KeyScheme, PostgresConfig, PostgresLocker, PostgresScopedLocker};
+use lock_testkit::{
+    Cluster, Observer,
+    conformance::{Missing, Store, Subject, Suite, Time},
+    observe::AdvisoryLock,
+};
+
+/// `postgres` and `postgres_scoped` on pools of their own, `postgres_pool` and `postgres_pool_scoped` on one of the user's.
+pub(crate) fn subjects() -> Vec<Arc<dyn Subject>> {
+    vec![
+        Arc::new(Postgres { name: "postgres", suites: &[Suite::Locker], pool: Pool::Own }),
+        Arc::new(Postgres { name: "postgres_scoped", suites: &[Suite::Scoped], pool: Pool::Own }),
+        Arc::new(Postgres { name: "postgres_pool", suites: &[Suite::Locker], pool: Pool::Users }),
+        Arc::new(Postgres { name: "postgres_pool_scoped", suites: &[Suite::Scoped], pool: Pool::Users }),
+    ]
+}
+
+#[derive(Debug)]
+struct Postgres {
+    name: &'static str,
+    suites: &'static [Suite],
+    pool: Pool,
+}
+
+/// Whose connections the lockers use.
+#[derive(Clone, Copy, Debug)]
+enum Pool {
+    Own,
+    Users,
+}
+
+#[async_trait]
+impl Subject for Postgres {
+    fn name(&self) -> &str {
+        self.name
+    }
+    fn time(&self) -> Time {
+        Time::Real
+    }
+    fn suites(&self) -> &[Suite] {
+        self.suites
+    }
+    async fn open(&self) -> std::result::Result<Arc<dyn Store>, Missing> {
+        let cluster = Cluster::shared().map_err(|missing| Missing(missing.to_string()))?;
+        let config = cluster.admin_config("postgres");
+        let observer = Observer::connect(&config)
+            .await
+            .map_err(|error| Missing(format!("the started cluster refused us: {error}")))?;
+        Ok(Arc::new(PostgresStore { url: cluster.url(), pool: self.pool, observer }))
+    }
+}
+
+struct PostgresStore {
+    url: String,
+    pool: Pool,
+    observer: Observer,
+}
+
+impl std::fmt::Debug for PostgresStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("PostgresStore")
+    }
+}
+
+impl PostgresStore {
+    fn users_pool(&self) -> Result<deadpool_postgres::Pool> {
+        let config = self.url.parse().map_err(failed)?;
+        let manager = deadpool_postgres::Manager::new(config, tokio_postgres::NoTls);
+        deadpool_postgres::Pool::builder(manager).max_size(8).build().map_err(failed)
+    }
+
+    async fn locks(&self, key: &LockKey) -> Result<Vec<AdvisoryLock>> {
+        let id = KeyScheme::default().id(0, key);
+        self.observer.holders(id).await.map_err(failed)
+    }
+}
+
+#[async_trait]
+impl Store for PostgresStore {
+    async fn locker(&self) -> Result<Option<Arc<dyn Locker>>> {
+        Ok(Some(Arc::new(match self.pool {
+            Pool::Own => PostgresLocker::from_url(&self.url)?,
+            Pool::Users => PostgresLocker::with_pool(self.users_pool()?, &PostgresConfig::for_pool())?,
+        })))
+    }
+
+    async fn scoped(&self) -> Result<Option<Arc<dyn ScopedLocker>>> {
+        Ok(Some(Arc::new(match self.pool {
+            Pool::Own => PostgresScopedLocker::from_url(&self.url)?,
+            Pool::Users => PostgresScopedLocker::with_pool(self.users_pool()?, &PostgresConfig::for_pool())?,
+        })))
+    }
+
+    async fn lose(&self, key: &LockKey) -> Result<bool> {
+        let mut ended = false;
+        for holder in self.locks(key).await?.into_iter().filter(|lock| lock.granted) {
+            if let Some(pid) = holder.pid {
+                ended |= self.observer.terminate(pid).await.map_err(failed)?;
+            }
+        }
+        Ok(ended)
+    }
+
+    async fn waiters(&self, key: &LockKey) -> Result<Option<usize>> {
+        Ok(Some(self.locks(key).await?.iter().filter(|lock| !lock.granted).count()))
+    }
+
+    async fn leftovers(&self, key: &LockKey) -> Result<Vec<String>> {
+        Ok(self.locks(key).await?.iter().map(|lock| format!("{lock:?}")).collect())
+    }
+}
+
+fn failed(error: impl std::error::Error + Send + Sync + 'static) -> Error {
+    Error::new(ErrorKind::Other, "the test's own connection failed").with_source(error)
+}

@@ -1,0 +1,236 @@
+//! The pool: one place, no place, and a thousand waits that are given up.
+
+use std::{
+    cell::{Cell, RefCell},
+    collections::BTreeSet,
+    error::Error as _,
+    hash::{BuildHasher, RandomState},
+    sync::Arc,
+    time::Duration,
+};
+
+use distributed_lock::{Backend, Contention, ErrorKind, LockerExt, ScopedLockerExt, Ttl};
+use libtest_mimic::Trial;
+use lock_postgres::{PostgresLocker, PostgresScopedLocker};
+use lock_testkit::{Detector, observe::Session, requirement::rounds, wait_until};
+use tokio::{
+    task::JoinSet,
+    time::{sleep, timeout},
+};
+use tokio_postgres::NoTls;
+
+use crate::bench::{AMPLE, Server, Watch, contention, ms, trial};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    vec![
+        trial("pool::pool_of_one_says_that_it_has_no_connection_within_its_bound", pool_of_one),
+        trial("pool::ping_does_not_queue_behind_holders", ping_while_saturated),
+        trial("pool::thousand_cancelled_waits_never_exceed_the_pool_and_leave_nothing", cancelled_waits),
+        trial("pool::thousand_cancelled_scoped_waits_never_exceed_the_pool_and_leave_nothing", cancelled_scoped_waits),
+        trial("pool::case_45_bodies_progress_whatever_the_lock_s_pool_does", case_45),
+        trial("pool::case_45_pool_of_one_for_everything_is_bounded", case_45_pool_of_one),
+        trial("pool::session_ended_while_it_lay_in_the_pool_is_replaced_unseen", ended_in_the_pool),
+    ]
+}
+
+async fn pool_of_one(server: Server) {
+    let locker = PostgresLocker::new(&server.short().with_pool_size(1).with_conn_wait_timeout(ms(300))).unwrap();
+    // The connection is there, so that only the wait for it is measured.
+    locker.ping().await.unwrap();
+    let guard = locker.acquire("a", Ttl::UNTIL_RELEASED).await.unwrap();
+    let watch = Watch::start();
+    let refused = contention(locker.try_acquire("b", Ttl::UNTIL_RELEASED).await.unwrap());
+    watch.within(ms(300), "a try without a connection returns");
+    assert_eq!(refused, Contention::NoConnection);
+    // The acquire's own budget can only shorten the wait for a connection.
+    for (budget, bound) in [(ms(100), ms(100)), (ms(10_000), ms(300))] {
+        let watch = Watch::start();
+        let refused = contention(locker.acquire_within("b", Ttl::UNTIL_RELEASED, budget).await.unwrap());
+        watch.within(bound, "a wait without a connection returns");
+        assert_eq!(refused, Contention::NoConnection);
+    }
+    // Its own key is no other matter.
+    assert_eq!(contention(locker.try_acquire("a", Ttl::UNTIL_RELEASED).await.unwrap()), Contention::NoConnection);
+    // A place that comes in time is taken.
+    let (freed, acquired) = tokio::join!(guard.release(), locker.acquire("b", Ttl::UNTIL_RELEASED));
+    freed.unwrap().exclusive().unwrap();
+    let guard = acquired.unwrap();
+    assert_eq!(server.observer.sessions().await.unwrap().len(), 1);
+    guard.release().await.unwrap().exclusive().unwrap();
+    locker.close().await.unwrap();
+    server.quiet().await;
+}
+
+async fn ping_while_saturated(server: Server) {
+    let locker = PostgresLocker::new(&server.config().with_pool_size(2).with_conn_wait_forever()).unwrap();
+    let holds = [
+        locker.acquire("a", Ttl::UNTIL_RELEASED).await.unwrap(),
+        locker.acquire("b", Ttl::UNTIL_RELEASED).await.unwrap(),
+    ];
+    let watch = Watch::start();
+    locker.ping().await.unwrap();
+    watch.within(ms(500), "a ping beside a saturated pool answers");
+    let left = wait_until(AMPLE, "the extra session goes", async || {
+        server.observer.sessions().await.unwrap().len() == holds.len()
+    });
+    left.await.unwrap();
+    for guard in holds {
+        guard.release().await.unwrap().exclusive().unwrap();
+    }
+    locker.close().await.unwrap();
+    server.quiet().await;
+}
+
+const PLACES: usize = 4;
+
+async fn cancelled_waits(server: Server) {
+    let config = server.short().with_pool_size(PLACES).with_conn_wait_timeout(Duration::from_secs(30));
+    let (locker, detector) = (Arc::new(PostgresLocker::new(&config).unwrap()), Detector::in_memory());
+    give_up(&server, &detector, |name| {
+        let (locker, detector) = (Arc::clone(&locker), detector.clone());
+        async move {
+            let guard = locker.acquire("k", Ttl::UNTIL_RELEASED).await.unwrap();
+            let inside = detector.enter("k", &name).await.unwrap();
+            sleep(ms(1)).await;
+            inside.leave().await.unwrap();
+            guard.release().await.unwrap().exclusive().unwrap();
+        }
+    })
+    .await;
+    locker.close().await.unwrap();
+    server.quiet().await;
+}
+
+async fn cancelled_scoped_waits(server: Server) {
+    let config = server.short().with_pool_size(PLACES).with_conn_wait_timeout(Duration::from_secs(30));
+    let (locker, detector) = (Arc::new(PostgresScopedLocker::new(&config).unwrap()), Detector::in_memory());
+    give_up(&server, &detector, |name| {
+        let (locker, detector) = (Arc::clone(&locker), detector.clone());
+        async move {
+            let body = async |_| {
+                let inside = detector.enter("k", &name).await.unwrap();
+                sleep(ms(1)).await;
+                inside.leave().await.unwrap();
+            };
+            locker.with_lock("k", body).await.unwrap();
+        }
+    })
+    .await;
+    locker.close().await.unwrap();
+    server.quiet().await;
+}
+
+/// Gives a thousand waits up after random times: for a place, in the server's queue, or as a holder. Meanwhile somebody else
+/// takes the key again and again.
+async fn give_up<F>(server: &Server, detector: &Detector, wait: impl Fn(String) -> F)
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    const OTHERS: usize = 1;
+    let other = server.locker();
+    let compete = async {
+        loop {
+            let guard = other.acquire("k", Ttl::UNTIL_RELEASED).await.unwrap();
+            let inside = detector.enter("k", "other").await.unwrap();
+            sleep(ms(20)).await;
+            inside.leave().await.unwrap();
+            guard.release().await.unwrap().exclusive().unwrap();
+        }
+    };
+    let seen = RefCell::new((0, BTreeSet::new()));
+    let sample = async {
+        loop {
+            let sessions = server.observer.sessions().await.unwrap();
+            assert!(sessions.len() <= PLACES + OTHERS, "{} sessions: {sessions:?}", sessions.len());
+            let (most, waited) = &mut *seen.borrow_mut();
+            *most = sessions.len().max(*most);
+            let queued = |session: &&Session| session.wait_event.as_deref() == Some("advisory");
+            waited.extend(sessions.iter().filter(queued).map(|session| session.pid));
+            sleep(ms(2)).await;
+        }
+    };
+    let finished = Cell::new(0);
+    let churn = async {
+        let mut waits = JoinSet::new();
+        let total = rounds(1_000);
+        for round in 0..total {
+            while waits.len() >= 16 {
+                let ended = waits.join_next().await.unwrap().unwrap();
+                finished.set(finished.get() + u64::from(ended));
+            }
+            // A `RandomState` differs from call to call.
+            let (wait, patience) = (wait(round.to_string()), ms(RandomState::new().hash_one(()) % 100));
+            waits.spawn(async move { timeout(patience, wait).await.is_ok() });
+        }
+        for ended in waits.join_all().await {
+            finished.set(finished.get() + u64::from(ended));
+        }
+    };
+    tokio::select! {
+        () = churn => {}
+        () = compete => {}
+        () = sample => {}
+    }
+    let (most, waited) = seen.into_inner();
+    println!("at most {most} sessions, {} of them queued, {} acquired", waited.len(), finished.get());
+    assert!(waited.len() > PLACES, "hardly a wait reached the server's queue: {waited:?}");
+    assert_eq!(detector.violations().await.unwrap(), 0);
+    other.close().await.unwrap();
+}
+
+/// The lock's connections are its own: bodies that use the application's pool never wait for one another's locks.
+async fn case_45(server: Server) {
+    let mut config = deadpool_postgres::Config::new();
+    config.url = Some(server.url.clone());
+    config.pool = Some(deadpool_postgres::PoolConfig::new(5));
+    let app = config.create_pool(Some(deadpool_postgres::Runtime::Tokio1), NoTls).unwrap();
+    let locker = Arc::new(PostgresScopedLocker::new(&server.config().with_conn_wait_forever()).unwrap());
+    let mut runs = JoinSet::new();
+    let watch = Watch::start();
+    for n in 0..20 {
+        let (locker, app) = (Arc::clone(&locker), app.clone());
+        // Ten keys, and ten waiters for one more.
+        let key = if n < 10 { format!("key {n}") } else { "one".into() };
+        runs.spawn(async move {
+            let body = async |_| app.get().await.unwrap().query_one("SELECT 1", &[]).await.unwrap().get::<_, i32>(0);
+            locker.with_lock(key, body).await.unwrap()
+        });
+    }
+    assert_eq!(runs.join_all().await, [1; 20]);
+    watch.within(Duration::from_secs(5), "twenty runs end");
+    locker.close().await.unwrap();
+    app.close();
+    server.quiet().await;
+}
+
+/// A body that needs the only connection for another lock is refused within the bound.
+async fn case_45_pool_of_one(server: Server) {
+    let config = server.short().with_pool_size(1).with_conn_wait_timeout(ms(300));
+    let locker = PostgresScopedLocker::new(&config).unwrap();
+    locker.ping().await.unwrap();
+    let watch = Watch::start();
+    let nested = locker.with_lock("a", async |_| locker.with_lock("b", async |_| ()).await).await.unwrap();
+    watch.within(ms(300), "a nested run without a connection returns");
+    let error = nested.unwrap_err().error;
+    assert_eq!(error.kind(), ErrorKind::Contended, "{error:?}");
+    let why = error.source().unwrap().downcast_ref::<Contention>();
+    assert_eq!(why, Some(&Contention::NoConnection), "{error:?}");
+    locker.close().await.unwrap();
+    server.quiet().await;
+}
+
+async fn ended_in_the_pool(server: Server) {
+    let locker = server.locker();
+    for round in 0..2 {
+        locker.try_acquire("k", Ttl::UNTIL_RELEASED).await.unwrap().acquired().unwrap().release().await.unwrap().exclusive().unwrap();
+        let [session] = &server.observer.sessions().await.unwrap()[..] else { panic!("not one session") };
+        match round {
+            0 => assert!(server.observer.terminate(session.pid).await.unwrap()),
+            // By the server's own timer, since nobody used it.
+            _ => server.quiet().await,
+        }
+        locker.try_acquire("k", Ttl::UNTIL_RELEASED).await.unwrap().acquired().unwrap().release().await.unwrap().exclusive().unwrap();
+    }
+    locker.close().await.unwrap();
+    server.quiet().await;
+}
