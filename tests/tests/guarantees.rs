@@ -127,7 +127,7 @@ fn bounds_in_the_document_are_those_the_lockers_print() {
 /// A repository of two files and a document about it.
 fn planted(row: &str) -> Vec<String> {
     let files = BTreeMap::from([
-        ("a.rs", "async fn held_key_is_contended() {}\ntrial(\"loss::cut_is_told\", cut)\n// fn in_a_comment_only"),
+        ("a.rs", "async fn held_key_is_contended() {}\ntrial(\"loss::cut_is_told\", cut)"),
         ("b.rs", "cases! { Locker:\n    only_listed,\n}\nlet x = \"has told_in_prose\"; fn longer_name() {}"),
     ]);
     let document = format!("| promise | number | {COLUMN} |\n|---|---|---|\n| it holds | 1 s | {row} |\n\nMore.\n");
@@ -137,7 +137,9 @@ fn planted(row: &str) -> Vec<String> {
 
 #[test]
 fn planted_row_with_its_tests_is_fine() {
-    for row in ["`a.rs::held_key_is_contended`", "`a.rs::cut_is_told`, `::held_key_is_contended` and `b.rs::longer_name`"] {
+    for row in
+        ["`a.rs::held_key_is_contended`", "`a.rs::cut_is_told`, `::held_key_is_contended` and `b.rs::longer_name`"]
+    {
         assert_eq!(planted(row), [""; 0], "{row}");
     }
 }

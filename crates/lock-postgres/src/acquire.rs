@@ -3,7 +3,8 @@
 use std::{sync::Arc, time::Instant};
 
 use distributed_lock::{
-    AcquireOptions, Attempt, Contention, Error, ErrorKind, LockGuard, LockKey, Result, Ttl, backend::HoldRecord,
+    AcquireOptions, Attempt, Contention, Error, ErrorKind, LockGuard, LockKey, Loss, LossCause, Result, Ttl,
+    backend::HoldRecord,
 };
 use tokio::time::timeout;
 
@@ -190,7 +191,13 @@ impl Acquire<'_> {
         let (lease, orders) = Lease::new(Arc::clone(self.core), (self.key.clone(), self.id), record, session, terms);
         let keeper = tokio::spawn(keeper::keep(Arc::clone(&lease), orders, watch, sent));
         lease.kept_by(keeper.abort_handle());
-        Ok(LockGuard::new(hold, self.ttl, PostgresHandle(lease)))
+        let guard = LockGuard::new(hold, self.ttl, PostgresHandle(Arc::clone(&lease)));
+        // Either closing found the lease in its list, or we find that it has begun.
+        if self.core.ensure_open().is_err() {
+            lease.record.lose(Loss::new(LossCause::Closed));
+            return Err(crate::core::closed());
+        }
+        Ok(guard)
     }
 }
 

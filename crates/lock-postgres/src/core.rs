@@ -36,6 +36,8 @@ pub(crate) struct Core {
     pub(crate) world: Arc<WorldCell>,
     pub(crate) registry: Registry<Lease>,
     pub(crate) closed: watch::Sender<bool>,
+    /// How many bodies run in the transactions of their locks.
+    pub(crate) transactions: watch::Sender<usize>,
     clock_steps: AtomicU64,
 }
 
@@ -84,6 +86,7 @@ impl Core {
             world,
             registry: Registry::default(),
             closed: watch::Sender::new(false),
+            transactions: watch::Sender::new(0),
             clock_steps: AtomicU64::new(0),
         }
     }
@@ -135,6 +138,8 @@ impl Core {
                     }
                 }
             }
+            // Cannot fail: the sender is ours.
+            let _ = self.transactions.subscribe().wait_for(|running| *running == 0).await;
             self.pool.close().await;
             failed.map_or(Ok(()), Err)
         };

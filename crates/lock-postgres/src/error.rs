@@ -64,10 +64,12 @@ pub(crate) fn wrap(error: tokio_postgres::Error, doing: &'static str) -> Error {
 
 /// Whether it says that the session was over before the statement could be carried out, or ended with it.
 pub(crate) fn ended_session(error: &tokio_postgres::Error) -> bool {
-    match error.code() {
-        Some(state) => matches!(state.code(), "57P01" | "57P02" | "57P05" | "25P03"),
-        None => error.is_closed(),
-    }
+    server_ended_session(error) || (error.code().is_none() && error.is_closed())
+}
+
+/// The same in the server's own words: terminated, crashed, idle for too long.
+pub(crate) fn server_ended_session(error: &tokio_postgres::Error) -> bool {
+    error.code().is_some_and(|state| matches!(state.code(), "57P01" | "57P02" | "57P05" | "25P03" | "25P04"))
 }
 
 /// The same for a statement after which the session is destroyed: whatever it did ends with the session, so nothing stays in doubt.

@@ -221,15 +221,24 @@ impl Lease {
 
     async fn unlock(&self, session: Reserved) -> Result<Release> {
         let Terms { timing, owner, .. } = self.terms();
+        if session.link().is_over() {
+            return Ok(Release::Lost(self.loss()));
+        }
         match timeout(timing.query_timeout(), session.unlock(self.id, owner, &self.idle_before)).await {
             Ok(Ok(true)) => {
                 session.give_back();
                 Ok(Release::Released)
             }
             Ok(Ok(false)) => Ok(Release::Lost(Loss::new(LossCause::NotOurs))),
+            Ok(Err(_)) if self.is_lost() => Ok(Release::Lost(self.loss())),
+            Ok(Err(error)) if error::server_ended_session(&error) => Ok(Release::Lost(self.loss().with_source(error))),
             Ok(Err(error)) => Err(error::unavailable(error, "confirm a release").with_key(&self.key)),
             Err(_elapsed) => Err(self.unanswered("the server did not confirm a release")),
         }
+    }
+
+    fn is_lost(&self) -> bool {
+        self.record.end().is_some_and(|loss| loss.cause() != LossCause::Released)
     }
 
     /// How it was lost. The guard's own word comes before it asks, so a release that finds nothing means that the session went.

@@ -66,6 +66,9 @@ impl PostgresScopedLocker {
     /// can still be committed. The transaction is `READ COMMITTED`. A body that is silent towards the server for longer than
     /// the session's TTL (17 s unless set) loses it. `Err` rolls back. What the body does outside this transaction is not protected.
     ///
+    /// The body cannot borrow from its surroundings, since it must work for a transaction of any lifetime: clone or move in what it
+    /// needs.
+    ///
     /// Cancel safe: the body is dropped, then the transaction is rolled back with its session.
     ///
     /// # Errors

@@ -211,7 +211,6 @@ impl Session {
             (&ask.id as _, Type::INT8),
             (&beacon.ttl_millis as _, Type::INT4),
             (&beacon.random as _, Type::INT4),
-            (&ask.idle as _, Type::TEXT),
             (&lock_timeout as _, Type::TEXT),
         ];
         // In this order and in one write.
@@ -230,12 +229,7 @@ impl Session {
         lock_timeout: &str,
     ) -> Result<(Before, Result<Answer, DriverError>), DriverError> {
         let statement = if ask.fenced { sql::WAIT_IN_TRANSACTION_FENCED } else { sql::WAIT_IN_TRANSACTION };
-        let parameters = [
-            (&ask.id as _, Type::INT8),
-            (&idle as _, Type::TEXT),
-            (&ask.idle as _, Type::TEXT),
-            (&lock_timeout as _, Type::TEXT),
-        ];
+        let parameters = [(&ask.id as _, Type::INT8), (&idle as _, Type::TEXT), (&lock_timeout as _, Type::TEXT)];
         // In this order and in one write.
         let (ahead, waited) = tokio::join!(
             biased;
@@ -245,7 +239,7 @@ impl Session {
         Ok((before(&ahead?)?, waited.and_then(|row| answer(&row, ask.scope, None))))
     }
 
-    /// Puts back what a wait changed, but for the idle limit, which is the holder's now. A transaction puts it back by its end.
+    /// Puts back what a wait changed, but for the idle limit, which the proof sets to a holder's. A transaction puts it back by its end.
     pub(crate) async fn after_wait(&self, scope: Scope, before: &Before) -> Result<(), DriverError> {
         if scope == Scope::Transaction {
             return Ok(());
@@ -293,7 +287,7 @@ impl Session {
         self.inherited.as_ref()
     }
 
-    /// Proves ownership. `idle` is the session's limit from now on, in ms; a transaction keeps its own.
+    /// Proves ownership. `idle` is the limit of the session, or of its transaction, from now on, in ms.
     pub(crate) async fn prove(&self, owner: Owner, idle: &str) -> Result<Proof, DriverError> {
         match owner {
             Owner::Session(Beacon { ttl_millis, random }) => {
@@ -301,7 +295,8 @@ impl Session {
                 proof(&row, row.try_get("had")? && row.try_get("has")?)
             }
             Owner::Transaction(since) => {
-                let row = self.client().query_typed_one(sql::PROVE_TRANSACTION, &[]).await?;
+                let idle = [(&idle as _, Type::TEXT)];
+                let row = self.client().query_typed_one(sql::HEARTBEAT_IN_TRANSACTION, &idle).await?;
                 proof(&row, row.try_get::<_, SystemTime>("since")? == since)
             }
         }
@@ -320,7 +315,8 @@ impl Session {
         proof(&row, row.try_get("had")? && row.try_get("has")?)
     }
 
-    /// Gives back the lock, so that the session owns nothing; whether it was owned to the end. `idle` as in [`prove`](Self::prove).
+    /// Gives back the lock, so that the session owns nothing; whether it was owned to the end. `idle` is the session's limit from
+    /// then on, in ms; that of a transaction ends with it.
     pub(crate) async fn unlock(&self, id: i64, owner: Owner, idle: &str) -> Result<bool, DriverError> {
         match owner {
             Owner::Session(Beacon { ttl_millis, random }) => {
@@ -328,15 +324,15 @@ impl Session {
                 let row = self.client().query_one(&self.statements.unlock, &parameters).await?;
                 Ok(row.try_get("key")? && row.try_get("beacon")? && row.try_get("again")?)
             }
-            Owner::Transaction(_) => {
+            Owner::Transaction(since) => {
                 // In this order and in one write.
                 let (proof, committed) = tokio::join!(
                     biased;
-                    self.prove(owner, idle),
+                    self.client().query_typed_one(sql::PROVE_TRANSACTION, &[]),
                     self.client().batch_execute(sql::COMMIT),
                 );
                 committed?;
-                Ok(proof?.owned)
+                Ok(proof?.try_get::<_, SystemTime>("since")? == since)
             }
         }
     }

@@ -104,24 +104,26 @@ case when $3::pg_catalog.text is not null \
 then pg_catalog.set_config('transaction_timeout', $3::pg_catalog.text, false) end as s3";
 
 /// For the statements of a body that runs in the lock's transaction: the limits that are its own, `statement_timeout` `$1` and
-/// `lock_timeout` `$2`.
+/// `lock_timeout` `$2`, and the idle limit of a holder `$3`.
 pub(crate) const FOR_BODY: &str = "\
 select pg_catalog.set_config('statement_timeout', $1::pg_catalog.text, true) as s1, \
-pg_catalog.set_config('lock_timeout', $2::pg_catalog.text, true) as s2";
+pg_catalog.set_config('lock_timeout', $2::pg_catalog.text, true) as s2, \
+pg_catalog.set_config('idle_in_transaction_session_timeout', $3::pg_catalog.text, true) as s3";
 
-/// A queued wait: as a try, and `$5` is the lock timeout, set before the lock call and put back after it.
+/// A queued wait: key `$1`, beacon `$2`, `$3`, and the lock timeout `$4`, set before the lock call and put back after it. The idle limit
+/// stays a waiter's until the proof that follows, since whoever was cut off while it waited must not keep the lock for longer.
 macro_rules! wait_lock {
     ($token:tt) => {
         concat!(
             "select (g.waited is not null) as granted, pg_catalog.pg_is_in_recovery() as in_recovery, \
              pg_catalog.pg_try_advisory_lock($2::pg_catalog.int4, $3::pg_catalog.int4) as beacon, \
              pg_catalog.pg_try_advisory_lock($2::pg_catalog.int4, $3::pg_catalog.int4) as again, \
-             pg_catalog.set_config('idle_session_timeout', $4::pg_catalog.text, false) as idle, \
              case when g.waited is not null then ",
             token!($token),
             " end as token, \
              g.limited, pg_catalog.set_config('lock_timeout', g.before, false) as unlimited \
-             from (select pg_catalog.current_setting('lock_timeout') as before, pg_catalog.set_config('lock_timeout', $5::pg_catalog.text, false) as limited, \
+             from (select pg_catalog.current_setting('lock_timeout') as before, \
+             pg_catalog.set_config('lock_timeout', $4::pg_catalog.text, false) as limited, \
              pg_catalog.pg_advisory_lock($1::pg_catalog.int8)::pg_catalog.text as waited offset 0) as g"
         )
     };
@@ -188,7 +190,8 @@ macro_rules! try_in_transaction {
 pub(crate) const TRY_IN_TRANSACTION: &str = try_in_transaction!(none);
 pub(crate) const TRY_IN_TRANSACTION_FENCED: &str = try_in_transaction!(minted);
 
-/// A queued wait in a transaction: key `$1`, the idle limits of a waiter `$2` and of a holder `$3`, the lock timeout `$4`.
+/// A queued wait in a transaction: key `$1`, the idle limit of a waiter `$2`, which stays until the statement that follows, and the
+/// lock timeout `$3`.
 macro_rules! wait_in_transaction {
     ($token:tt) => {
         concat!(
@@ -196,9 +199,8 @@ macro_rules! wait_in_transaction {
              pg_catalog.now() as since, case when g.waited is not null then ",
             token!($token),
             " end as token, g.limited, g.idle, \
-             pg_catalog.set_config('idle_in_transaction_session_timeout', $3::pg_catalog.text, true) as held, \
              pg_catalog.set_config('lock_timeout', '0', true) as unlimited \
-             from (select pg_catalog.set_config('lock_timeout', $4::pg_catalog.text, true) as limited, \
+             from (select pg_catalog.set_config('lock_timeout', $3::pg_catalog.text, true) as limited, \
              pg_catalog.set_config('idle_in_transaction_session_timeout', $2::pg_catalog.text, true) as idle, \
              pg_catalog.pg_advisory_xact_lock($1::pg_catalog.int8)::pg_catalog.text as waited offset 0) as g"
         )
@@ -210,3 +212,8 @@ pub(crate) const WAIT_IN_TRANSACTION_FENCED: &str = wait_in_transaction!(minted)
 /// Proof of ownership in a transaction: it is the one that took the lock if it began when that one did.
 pub(crate) const PROVE_TRANSACTION: &str = "\
 select pg_catalog.now() as since, pg_catalog.pg_is_in_recovery() as in_recovery, pg_catalog.clock_timestamp() as now";
+
+/// The same, with the idle limit `$1` from now on.
+pub(crate) const HEARTBEAT_IN_TRANSACTION: &str = "\
+select pg_catalog.now() as since, pg_catalog.pg_is_in_recovery() as in_recovery, pg_catalog.clock_timestamp() as now, \
+pg_catalog.set_config('idle_in_transaction_session_timeout', $1::pg_catalog.text, true) as idle";

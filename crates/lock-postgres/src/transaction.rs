@@ -12,7 +12,7 @@ use std::{
 use distributed_lock::{
     Attempt, Contention, Error, ErrorKind, LockKey, Loss, LossCause, Result, ScopedError, Wait, backend::BoxFuture,
 };
-use tokio::time::timeout;
+use tokio::{sync::watch, time::timeout};
 use tokio_postgres::{Transaction, types::Type};
 
 use crate::{
@@ -20,6 +20,7 @@ use crate::{
     budget::{Budget, SLACK, unanswered},
     core::{Core, closed},
     error,
+    link::{LastWord, SharedError},
     registry::Ticket,
     session::{Owner, Scope},
     sql,
@@ -55,7 +56,7 @@ where
             Attempt::Contended(why) => return Ok(Attempt::Contended(why)),
         };
         let (reused, socket) = (session.is_reused(), session.link().socket().cloned());
-        let inherited = session.inherited().cloned();
+        let (inherited, watch) = (session.inherited().cloned(), session.link().watch());
         let limit = run.budget.for_answer(core.settings.session.query_timeout());
         let transaction = match timeout(limit, session.begin()).await {
             Ok(Ok(transaction)) => transaction,
@@ -78,32 +79,44 @@ where
                 return Ok(Attempt::Contended(why));
             }
         };
-        let listed = Listed { core, id: run.id, ticket: core.registry.list(run.id, key, Weak::new()) };
+        let mut listed = Some(Listed::new(core, run.id, key));
+        // Either closing waits for us, or we find that it has begun.
+        core.ensure_open().map_err(not_run)?;
         let close = async {
             core.until_closed().await;
             // The server rolls back; the body finds out by its next statement. A borrowed connection is ended after the body.
             if let Some(socket) = &socket {
                 socket.shutdown_write();
+                if socket.until_eof().await.is_ok() {
+                    listed = None;
+                }
             }
         };
         let ended = beside(catch(|| body(&transaction)), close).await;
-        drop(listed);
         let outcome = match ended {
-            Ok(Ok(value)) => run.commit(transaction, since, value).await,
+            Ok(Ok(value)) => run.commit(transaction, since, watch.as_ref(), value).await,
             Ok(Err(failed)) => match timeout(limit, transaction.rollback()).await {
                 Ok(Ok(())) => Ok(Attempt::Acquired(Err(failed))),
                 // Destroyed instead: it is rolled back all the same.
-                _ => return Ok(Attempt::Acquired(Err(failed))),
+                _ => {
+                    drop(session);
+                    drop(listed);
+                    return Ok(Attempt::Acquired(Err(failed)));
+                }
             },
             Err(panic) => {
                 drop(transaction);
                 drop(session);
+                drop(listed);
                 resume_unwind(panic)
             }
         };
-        if outcome.is_ok() {
-            session.give_back();
+        match outcome.is_ok() {
+            true => session.give_back(),
+            false => drop(session),
         }
+        // Only now, since closing waits for it.
+        drop(listed);
         return outcome.map_err(|failed| ScopedError::new(with_key(failed.error), failed.value));
     }
 }
@@ -125,7 +138,7 @@ impl Run<'_> {
         // In this order and in one write.
         let tried = async {
             let tried = transaction.query_typed_one(sql::TRY_IN_TRANSACTION, &parameters);
-            let (tried, limited) = tokio::join!(biased; tried, for_body(transaction, inherited));
+            let (tried, limited) = tokio::join!(biased; tried, for_body(transaction, inherited, &holder));
             limited?;
             answer(&tried?, Scope::Transaction, None)
         };
@@ -153,14 +166,8 @@ impl Run<'_> {
     ) -> Result<Attempt<SystemTime>> {
         let session = &self.core.settings.session;
         let waiter = server_millis(session.waiter_idle()).to_string();
-        let holder = server_millis(session.ttl()).to_string();
         let lock_timeout = lock_timeout_text(left);
-        let parameters = [
-            (&self.id as _, Type::INT8),
-            (&waiter as _, Type::TEXT),
-            (&holder as _, Type::TEXT),
-            (&lock_timeout as _, Type::TEXT),
-        ];
+        let parameters = [(&self.id as _, Type::INT8), (&waiter as _, Type::TEXT), (&lock_timeout as _, Type::TEXT)];
         // In this order and in one write.
         let waiting = async {
             tokio::join!(
@@ -186,8 +193,9 @@ impl Run<'_> {
         };
         match waited {
             Answer::Granted(granted) => {
-                let limit = session.query_timeout();
-                let limited = timeout(limit, for_body(transaction, Some(inherited.unwrap_or(&found.limits)))).await;
+                let (limit, holder) = (session.query_timeout(), server_millis(session.ttl()).to_string());
+                let limited =
+                    timeout(limit, for_body(transaction, Some(inherited.unwrap_or(&found.limits)), &holder)).await;
                 limited.map_err(|_elapsed| unanswered("a session's settings", limit))?.map_err(failed)?;
                 Ok(Attempt::Acquired(began(&granted)?))
             }
@@ -197,12 +205,18 @@ impl Run<'_> {
     }
 
     /// Commits, if the transaction is still the one that took the lock.
-    async fn commit<T, E>(&self, transaction: Transaction<'_>, since: SystemTime, value: T) -> Outcome<T, E> {
+    async fn commit<T, E>(
+        &self,
+        transaction: Transaction<'_>,
+        since: SystemTime,
+        watch: Option<&watch::Receiver<LastWord>>,
+        value: T,
+    ) -> Outcome<T, E> {
         let limit = self.core.settings.session.query_timeout();
         let proved = timeout(limit, transaction.query_typed_one(sql::PROVE_TRANSACTION, &[])).await;
         let refused = match proved {
             Ok(Ok(row)) => match read::<SystemTime>(&row, "since") {
-                Ok(now) if now == since => None,
+                Ok(now) if now == since => self.core.ensure_open().err().map(|_| Loss::new(LossCause::Closed).into()),
                 Ok(_) => Some(self.lost(Loss::new(LossCause::NotOurs))),
                 Err(error) => Some(error),
             },
@@ -211,7 +225,15 @@ impl Run<'_> {
                                committed: let it return the error";
                 Some(error::with_state(Error::new(ErrorKind::InvalidInput, message), error))
             }
-            Ok(Err(error)) => Some(self.lost(Loss::new(LossCause::SessionEnded).with_source(error))),
+            Ok(Err(error)) => {
+                let loss = Loss::new(LossCause::SessionEnded);
+                // The driver's last word says more than that the connection is closed.
+                let last_word = watch.and_then(|watch| watch.borrow().clone());
+                Some(self.lost(match last_word {
+                    Some(last_word) => loss.with_source(SharedError(last_word)),
+                    None => loss.with_source(error),
+                }))
+            }
             Err(elapsed) => Some(self.lost(Loss::new(LossCause::HeartbeatTimeout).with_source(elapsed))),
         };
         if let Some(error) = refused {
@@ -238,9 +260,13 @@ impl Run<'_> {
 }
 
 /// The body's statements run under the user's own limits, not under those of our sessions.
-async fn for_body(transaction: &Transaction<'_>, limits: Option<&Limits>) -> Result<(), tokio_postgres::Error> {
+async fn for_body(
+    transaction: &Transaction<'_>,
+    limits: Option<&Limits>,
+    idle: &str,
+) -> Result<(), tokio_postgres::Error> {
     let Some(Limits { statement_timeout, lock_timeout }) = limits else { return Ok(()) };
-    let parameters = [(statement_timeout as _, Type::TEXT), (lock_timeout as _, Type::TEXT)];
+    let parameters = [(statement_timeout as _, Type::TEXT), (lock_timeout as _, Type::TEXT), (&idle as _, Type::TEXT)];
     transaction.query_typed_one(sql::FOR_BODY, &parameters).await.map(drop)
 }
 
@@ -262,16 +288,24 @@ fn read<V: for<'r> tokio_postgres::types::FromSql<'r>>(row: &tokio_postgres::Row
     row.try_get(column).map_err(|error| error::wrap(error, "read the answer to a lock request"))
 }
 
-/// Listed while it lives.
+/// Listed, and waited for by closing, while it lives.
 struct Listed<'a> {
     core: &'a Core,
     id: i64,
     ticket: Ticket,
 }
 
+impl<'a> Listed<'a> {
+    fn new(core: &'a Core, id: i64, key: &LockKey) -> Self {
+        core.transactions.send_modify(|running| *running += 1);
+        Self { core, id, ticket: core.registry.list(id, key, Weak::new()) }
+    }
+}
+
 impl Drop for Listed<'_> {
     fn drop(&mut self) {
         self.core.registry.unlist(self.id, self.ticket);
+        self.core.transactions.send_modify(|running| *running -= 1);
     }
 }
 

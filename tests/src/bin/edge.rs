@@ -15,7 +15,7 @@ use std::{
     time::Duration,
 };
 
-use distributed_lock::{Attempt, Backend, Contention, LockerExt};
+use distributed_lock::{Attempt, Backend, Contention, ErrorKind, LockerExt};
 use lock_postgres::{PostgresConfig, PostgresLocker};
 use lock_testkit::{
     Cluster, Observer,
@@ -54,6 +54,8 @@ struct Counts {
     timed_out: AtomicU64,
     errored_while_granted: Arc<AtomicU64>,
     ghosts: AtomicU64,
+    /// Waits that failed for want of an answer and were repeated, which a busy machine can bring about.
+    unanswered: AtomicU64,
 }
 
 fn main() -> ExitCode {
@@ -140,8 +142,13 @@ fn report(waits: u64, counts: &Counts, most: usize) -> bool {
     if most > POOL_SIZE {
         eprintln!("edge: {most} sessions at once, more than the {POOL_SIZE} of the pool");
     }
-    if acquired.min(timed_out) * 10 < waits {
+    let raced = acquired.min(timed_out) * 10 >= waits;
+    if !raced {
         eprintln!("edge: an outcome was rarer than one in ten, so most waits did not race");
+    }
+    let answered = read(&counts.unanswered) * 10 <= waits;
+    if !answered {
+        eprintln!("edge: more than one wait in ten was not answered");
     }
     let line = serde_json::json!({
         "waits": acquired + timed_out,
@@ -151,7 +158,7 @@ fn report(waits: u64, counts: &Counts, most: usize) -> bool {
         "ghosts": ghosts,
     });
     println!("{line}");
-    ghosts == 0 && most <= POOL_SIZE && acquired + timed_out == waits && acquired.min(timed_out) * 10 >= waits
+    ghosts == 0 && most <= POOL_SIZE && acquired + timed_out == waits && raced && answered
 }
 
 /// The most sessions that the server had at once, the kit's left out.
@@ -262,15 +269,20 @@ impl Waiter {
             Self::Broken(broken) => return broken.wait(key.1, counts).await,
         };
         loop {
-            match locker.acquire_within(key.0, TTL, WAIT).await? {
-                Attempt::Acquired(guard) => {
+            match locker.acquire_within(key.0, TTL, WAIT).await {
+                Ok(Attempt::Acquired(guard)) => {
                     guard.release().await?.exclusive()?;
                     return Ok(true);
                 }
-                Attempt::Contended(Contention::WaitElapsed) => return Ok(false),
+                Ok(Attempt::Contended(Contention::WaitElapsed)) => return Ok(false),
                 // Destroyed sessions keep their places until the server has let go of them. No wait, so none is counted.
-                Attempt::Contended(Contention::NoConnection) => {}
-                Attempt::Contended(why) => return Err(format!("unexpected contention: {why}").into()),
+                Ok(Attempt::Contended(Contention::NoConnection)) => {}
+                Ok(Attempt::Contended(why)) => return Err(format!("unexpected contention: {why}").into()),
+                Err(error) if error.kind() == ErrorKind::Unavailable => {
+                    counts.unanswered.fetch_add(1, Ordering::Relaxed);
+                    eprintln!("edge: repeated: {error}");
+                }
+                Err(error) => return Err(error.into()),
             }
         }
     }
@@ -292,29 +304,39 @@ struct Broken {
 
 impl Broken {
     async fn wait(&self, id: i64, counts: &Counts) -> Result<bool, Failure> {
-        let client = self.reserve().await?;
-        let granted = match ask(&client, LOCK, id).await {
+        loop {
+            let client = self.reserve().await?;
+            let waited = Self::wait_on(&client, id, counts).await;
+            // Ended by us because it owned another key that it should not.
+            if waited.as_ref().is_err_and(|error| client.is_closed() || has_state(error, "57P01")) {
+                continue;
+            }
+            let granted = waited?;
+            self.free.lock().unwrap_or_else(PoisonError::into_inner).push(client);
+            return Ok(granted);
+        }
+    }
+
+    async fn wait_on(client: &Client, id: i64, counts: &Counts) -> Result<bool, tokio_postgres::Error> {
+        match ask(client, LOCK, id).await {
             Ok(_) => {
-                ask(&client, UNLOCK, id).await?;
-                true
+                ask(client, UNLOCK, id).await?;
+                Ok(true)
             }
-            Err(error) if error.code().is_some_and(|state| state.code() == "55P03") => {
+            Err(error) if has_state(&error, "55P03") => {
                 // Looked up for the figure only.
-                let owned: i64 = ask(&client, OWNED, id).await?.get(0);
+                let owned: i64 = ask(client, OWNED, id).await?.get(0);
                 counts.errored_while_granted.fetch_add(u64::from(owned > 0), Ordering::Relaxed);
-                false
+                Ok(false)
             }
-            Err(error) => return Err(error.into()),
-        };
-        self.free.lock().unwrap_or_else(PoisonError::into_inner).push(client);
-        Ok(granted)
+            Err(error) => Err(error),
+        }
     }
 
     async fn reserve(&self) -> Result<Client, Failure> {
         let free = || self.free.lock().unwrap_or_else(PoisonError::into_inner).pop();
         while let Some(client) = free() {
-            // It was ended if it was found to own a key. The server's word for that may still be on its way.
-            if !client.is_closed() && client.batch_execute("").await.is_ok() {
+            if !client.is_closed() {
                 return Ok(client);
             }
         }
@@ -323,6 +345,10 @@ impl Broken {
         client.batch_execute(&format!("set lock_timeout = {}", WAIT.as_millis())).await?;
         Ok(client)
     }
+}
+
+fn has_state(error: &tokio_postgres::Error, state: &str) -> bool {
+    error.code().is_some_and(|code| code.code() == state)
 }
 
 async fn ask(client: &Client, statement: &str, id: i64) -> Result<Row, tokio_postgres::Error> {

@@ -123,7 +123,8 @@ impl Holder {
     fn freeze(&self) {
         self.signal(Signal::STOP);
         let stat = format!("/proc/{}/stat", self.process.id());
-        let stopped = || fs::read_to_string(&stat).unwrap().rsplit_once(") ").is_some_and(|(_, state)| state.starts_with('T'));
+        let stopped =
+            || fs::read_to_string(&stat).unwrap().rsplit_once(") ").is_some_and(|(_, state)| state.starts_with('T'));
         block_in_place(|| wait_until_blocking(AMPLE, "the process is stopped", stopped)).unwrap();
     }
 }

@@ -3,11 +3,16 @@
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test; clippy knows only those of the standard harness")]
 
 mod bench;
+mod cases;
+mod deadlines;
 mod dropping;
 mod frozen;
+mod intruder;
 mod loss;
+mod overloads;
 mod pool;
 mod scoped;
+mod settings;
 
 use std::process::ExitCode;
 
@@ -20,6 +25,16 @@ fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     // They wait for timers far more than they work.
     arguments.test_threads.get_or_insert(6);
-    let themes: [Vec<Trial>; 5] = [loss::trials(), dropping::trials(), frozen::trials(), pool::trials(), scoped::trials()];
-    libtest_mimic::run(&arguments, themes.into_iter().flatten().collect()).exit_code()
+    let themes: [fn() -> Vec<Trial>; 9] = [
+        loss::trials,
+        frozen::trials,
+        dropping::trials,
+        pool::trials,
+        scoped::trials,
+        settings::trials,
+        deadlines::trials,
+        overloads::trials,
+        cases::trials,
+    ];
+    libtest_mimic::run(&arguments, themes.iter().flat_map(|trials| trials()).collect()).exit_code()
 }

@@ -222,14 +222,34 @@ async fn case_45_pool_of_one(server: Server) {
 async fn ended_in_the_pool(server: Server) {
     let locker = server.locker();
     for round in 0..2 {
-        locker.try_acquire("k", Ttl::UNTIL_RELEASED).await.unwrap().acquired().unwrap().release().await.unwrap().exclusive().unwrap();
+        locker
+            .try_acquire("k", Ttl::UNTIL_RELEASED)
+            .await
+            .unwrap()
+            .acquired()
+            .unwrap()
+            .release()
+            .await
+            .unwrap()
+            .exclusive()
+            .unwrap();
         let [session] = &server.observer.sessions().await.unwrap()[..] else { panic!("not one session") };
         match round {
             0 => assert!(server.observer.terminate(session.pid).await.unwrap()),
             // By the server's own timer, since nobody used it.
             _ => server.quiet().await,
         }
-        locker.try_acquire("k", Ttl::UNTIL_RELEASED).await.unwrap().acquired().unwrap().release().await.unwrap().exclusive().unwrap();
+        locker
+            .try_acquire("k", Ttl::UNTIL_RELEASED)
+            .await
+            .unwrap()
+            .acquired()
+            .unwrap()
+            .release()
+            .await
+            .unwrap()
+            .exclusive()
+            .unwrap();
     }
     locker.close().await.unwrap();
     server.quiet().await;

@@ -1,13 +1,14 @@
 //! Scoped runs and the transaction form: bodies that panic, lose the lock, or meddle with their transaction.
 
 use std::{
+    error::Error as _,
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
     sync::Arc,
     time::Duration,
 };
 
 use distributed_lock::{
-    Attempt, Backend, Contention, ErrorKind, LockerExt, LossCause, ScopedError, ScopedLockerExt, Ttl, Wait,
+    Attempt, Backend, Contention, ErrorKind, LockerExt, Loss, LossCause, ScopedError, ScopedLockerExt, Ttl, Wait,
 };
 use libtest_mimic::Trial;
 use lock_postgres::PostgresScopedLocker;
@@ -60,18 +61,16 @@ pub(crate) fn trials() -> Vec<Trial> {
 }
 
 async fn panics(server: Server) {
-    let locker = server.scoped();
-    let run = locker.with_lock("k", async |_| -> () { resume_unwind(Box::new("the test's own panic")) });
-    let panic = tokio::spawn({
-        let locker = server.scoped();
+    let locker = Arc::new(server.scoped());
+    let run = tokio::spawn({
+        let locker = Arc::clone(&locker);
         async move {
             let run = locker.with_lock("k", async |_| -> () { resume_unwind(Box::new("the test's own panic")) });
             run.await.unwrap();
         }
     });
-    drop(run);
     let watch = Watch::start();
-    let panic = panic.await.unwrap_err().into_panic();
+    let panic = run.await.unwrap_err().into_panic();
     assert_eq!(*panic.downcast::<&str>().unwrap(), "the test's own panic");
     let next = server.locker();
     let guard = next.acquire("k", Ttl::UNTIL_RELEASED).await.unwrap();
@@ -85,7 +84,7 @@ async fn panics(server: Server) {
 async fn dropped(server: Server) {
     let locker = server.scoped();
     let (began, begun) = oneshot::channel();
-    let (hold, ()) = {
+    let hold = {
         let run = locker.with_lock("k", async |hold| {
             began.send(hold).unwrap();
             std::future::pending::<()>().await;
@@ -93,7 +92,7 @@ async fn dropped(server: Server) {
         tokio::pin!(run);
         tokio::select! {
             ended = &mut run => panic!("{ended:?}"),
-            hold = begun => (hold.unwrap(), ()),
+            hold = begun => hold.unwrap(),
         }
     };
     let watch = Watch::start();
@@ -245,7 +244,8 @@ async fn transaction_panics(server: Server) {
     let locker = server.scoped();
     let handle = tokio::runtime::Handle::current();
     let run = AssertUnwindSafe(|| {
-        handle.block_on(locker.with_transaction::<(), (), _>("k", Wait::Forever, |_| resume_unwind(Box::new("at once"))))
+        handle
+            .block_on(locker.with_transaction::<(), (), _>("k", Wait::Forever, |_| resume_unwind(Box::new("at once"))))
     });
     assert!(tokio::task::block_in_place(|| catch_unwind(run)).is_err());
     server.quiet().await;
@@ -363,7 +363,8 @@ async fn unanswered_commit(server: Server) {
             let proxy = Arc::clone(&proxy);
             move |tx| {
                 Box::pin(async move {
-                    insert(tx, n).await?;
+                    // One request; the driver sends another when it drops a statement that it prepared.
+                    tx.batch_execute(&format!("INSERT INTO public.done VALUES ({n})")).await?;
                     // After the proof of ownership comes the commit.
                     proxy.lose_reply(2, after);
                     Ok::<_, tokio_postgres::Error>(n)
@@ -429,16 +430,31 @@ async fn contends(server: Server) {
 
 async fn closed(server: Server) {
     let (locker, admin) = (Arc::new(server.scoped()), table(&server).await);
-    let this = Arc::clone(&locker);
-    let run = locker.with_transaction("k", Wait::Forever, |tx| {
-        Box::pin(async move {
-            insert(tx, 1).await.unwrap();
-            this.close().await.unwrap();
-            Ok::<_, ()>(7)
-        })
+    let (began, begun) = oneshot::channel();
+    let run = tokio::spawn({
+        let locker = Arc::clone(&locker);
+        async move {
+            let run = locker.with_transaction("k", Wait::Forever, |tx| {
+                Box::pin(async move {
+                    insert(tx, 1).await.unwrap();
+                    began.send(()).unwrap();
+                    // Until the end of its session is told.
+                    tx.batch_execute("SELECT pg_catalog.pg_sleep(60)").await.unwrap_err();
+                    Ok::<_, ()>(7)
+                })
+            });
+            run.await
+        }
     });
-    let failed: ScopedError<_> = timeout(AMPLE, run).await.expect("it ends").unwrap_err();
+    begun.await.unwrap();
+    let watch = Watch::start();
+    locker.close().await.unwrap();
+    watch.within(CHECK_INTERVAL, "a locker with a transaction is closed");
+    assert_eq!(server.observer.advisory_locks().await.unwrap(), [], "closed, and the key is taken");
+    let failed: ScopedError<_> = timeout(AMPLE, run).await.expect("it ends").unwrap().unwrap_err();
     assert_eq!((failed.error.kind(), failed.value), (ErrorKind::Lost, Some(Ok(7))), "{:?}", failed.error);
+    let loss = failed.error.source().unwrap().downcast_ref::<Loss>();
+    assert_eq!(loss.map(Loss::cause), Some(LossCause::Closed), "{:?}", failed.error);
     assert_eq!(done(&admin).await, [0; 0]);
     let refused = locker.with_transaction("k", Wait::Never, |_| Box::pin(async { Ok::<_, ()>(()) })).await.unwrap_err();
     assert_eq!(refused.error.kind(), ErrorKind::Closed);

@@ -22,6 +22,12 @@ pub trait Subject: Debug + Send + Sync + 'static {
     /// Which suites it is put through.
     fn suites(&self) -> &[Suite];
 
+    /// Why this case is not put to the subject although its capabilities would allow it: a deviation that its docs declare. The
+    /// case shows as ignored with this reason.
+    fn deviation(&self, _case: &str) -> Option<&'static str> {
+        None
+    }
+
     /// Called once in each trial, inside its runtime. Trials may share what is behind it: each uses a key no other uses.
     async fn open(&self) -> Result<Arc<dyn Store>, Missing>;
 }
