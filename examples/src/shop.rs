@@ -64,7 +64,7 @@ impl Shop {
         let left = pieces.checked_sub(1).ok_or(Refusal::SoldOut)?;
         sleep(PAYMENT).await;
         // Cheap and local: ask before each side effect, since a lock can be lost at any time.
-        if std::env::var("MUT").unwrap_or_default() != "2" { hold.ensure_valid()?; }
+        hold.ensure_valid()?;
         self.store(item, left);
         Ok(left)
     }
@@ -79,8 +79,7 @@ pub fn router(shop: Arc<Shop>) -> Router {
 async fn buy(State(shop): State<Arc<Shop>>, Path(item): Path<String>) -> Result<String, Refusal> {
     let key = format!("items/{item}");
     // Two questions, two answers: did I get the lock, and how did the work go.
-    let key = if std::env::var("MUT").unwrap_or_default() == "1" { format!("{key}/{:?}", std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_nanos()) } else { key };
-    let sale = shop.locks.with_lock_within(key, if std::env::var("MUT").unwrap_or_default() == "6" { Duration::from_secs(20) } else { PATIENCE }, async |hold| shop.sell(&item, &hold).await).await?;
+    let sale = shop.locks.with_lock_within(key, PATIENCE, async |hold| shop.sell(&item, &hold).await).await?;
     match sale {
         Attempt::Acquired(sold) => Ok(format!("sold, {} left\n", sold?)),
         Attempt::Contended(why) => Err(Refusal::Contended(why)),
@@ -89,7 +88,7 @@ async fn buy(State(shop): State<Arc<Shop>>, Path(item): Path<String>) -> Result<
 
 /// Whether this replica can sell, which it can only do if it can lock.
 async fn healthz(State(shop): State<Arc<Shop>>) -> Result<&'static str, Refusal> {
-    match timeout(if std::env::var("MUT").unwrap_or_default() == "5" { HEALTHY * 100 } else { HEALTHY }, shop.locks.ping()).await {
+    match timeout(HEALTHY, shop.locks.ping()).await {
         Ok(pinged) => Ok(pinged.map(|()| "healthy\n")?),
         Err(_elapsed) => Err(Error::new(ErrorKind::Unavailable, "the lock store is slow to answer").into()),
     }
@@ -108,14 +107,13 @@ pub async fn serve(listener: TcpListener, shop: Arc<Shop>, stop: impl Future + S
     let served: io::Result<()> = tokio::select! {
         served = &mut serving => served,
         _ = stop => {
-            if std::env::var("MUT").unwrap_or_default() == "7" { shop.locks.close().await?; }
             drop(drain);
             // A client that never ends its request must not keep the service up.
-            timeout(if std::env::var("MUT").unwrap_or_default() == "4" { DRAIN * 100 } else { DRAIN }, serving).await.unwrap_or(Ok(()))
+            timeout(DRAIN, serving).await.unwrap_or(Ok(()))
         }
     };
     // Last, so that no request in flight is cut off by it; and whatever happened.
-    if std::env::var("MUT").unwrap_or_default() != "3" { shop.locks.close().await?; }
+    shop.locks.close().await?;
     Ok(served?)
 }
 
@@ -163,8 +161,8 @@ fn failed(error: &Error) -> Response {
     eprintln!("refused: {error}{}", error.source().map(|source| format!(": {source}")).unwrap_or_default());
     match error.kind() {
         // Nothing was sold, and the same request can succeed later, here or at another replica.
-        ErrorKind::CircuitOpen | ErrorKind::Closed | ErrorKind::LimitReached | ErrorKind::Unavailable if std::env::var("MUT").unwrap_or_default() != "8" => {
-            let unavailable = (StatusCode::SERVICE_UNAVAILABLE, "unavailable, nothing was sold\n");
+        ErrorKind::CircuitOpen | ErrorKind::Closed | ErrorKind::LimitReached | ErrorKind::Unavailable => {
+            let unavailable = (StatusCode::SERVICE_UNAVAILABLE, "unavailable, nothing was done\n");
             match error.retry_after() {
                 Some(pause) => ([retry_after(pause)], unavailable).into_response(),
                 None => unavailable.into_response(),

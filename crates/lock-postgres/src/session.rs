@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use distributed_lock::{Error, ErrorKind, Result};
 use tokio::time::{Instant, timeout_at};
 use tokio_postgres::{
-    Client, IsolationLevel, Statement, Transaction,
+    Client, IsolationLevel, Row, Statement, Transaction,
     types::{ToSql, Type},
 };
 
@@ -105,20 +105,12 @@ impl Session {
     async fn set_up(opened: Opened, idle: &str, world: &WorldCell) -> Result<Self> {
         let target = opened.target.clone();
         let link = OwnLink::drive(opened);
-        let settings = [(&idle as _, Type::TEXT)];
         // All in one write.
-        let (identity, before, try_lock, try_fenced, heartbeat, unlock) = tokio::try_join!(
-            link.query_typed_one(sql::IDENTITY, &[]),
-            link.query_typed_one(sql::SETUP, &settings),
-            link.prepare_typed(sql::TRY, TRY_TYPES),
-            link.prepare_typed(sql::TRY_FENCED, TRY_TYPES),
-            link.prepare_typed(sql::HEARTBEAT, HEARTBEAT_TYPES),
-            link.prepare_typed(sql::UNLOCK, UNLOCK_TYPES),
-        )
-        .map_err(|error| set_up_failed(error, &target))?;
+        let (identity, (before, statements)) =
+            tokio::try_join!(biased; link.query_typed_one(sql::IDENTITY, &[]), initialize(&link, idle))
+                .map_err(|error| set_up_failed(error, &target))?;
         ensure_identity(&identity, &target, world)?;
         let inherited = limits(&before).map_err(|error| error::wrap(error, "read a session's settings"))?;
-        let statements = Statements { try_lock, try_fenced, heartbeat, unlock };
         Ok(Self { link: Link::Own(link), statements, inherited: Some(inherited) })
     }
 
@@ -282,6 +274,17 @@ impl Session {
         Ok(proof?.try_get::<_, i64>("locks")? == 0)
     }
 
+    /// After a body ran statements of its own on a session of ours: takes back whatever it left in it, its locks included. `idle` is
+    /// the limit of a session that owns nothing, in ms.
+    pub(crate) async fn reset(&mut self, idle: &str) -> Result<(), DriverError> {
+        let client = self.link.client();
+        // In this order and in one write.
+        let ((), (_, statements)) =
+            tokio::try_join!(biased; client.batch_execute(sql::FORGET), initialize(client, idle))?;
+        self.statements = statements;
+        Ok(())
+    }
+
     /// What the statements of a body in the lock's transaction are to run under, where a session of ours has other limits.
     pub(crate) fn inherited(&self) -> Option<&Limits> {
         self.inherited.as_ref()
@@ -341,6 +344,20 @@ impl Session {
 const TRY_TYPES: &[Type] = &[Type::INT8, Type::INT4, Type::INT4, Type::TEXT];
 const HEARTBEAT_TYPES: &[Type] = &[Type::INT4, Type::INT4, Type::TEXT];
 const UNLOCK_TYPES: &[Type] = TRY_TYPES;
+
+/// Our settings and statements, in one write.
+async fn initialize(client: &Client, idle: &str) -> Result<(Row, Statements), DriverError> {
+    let settings = [(&idle as _, Type::TEXT)];
+    let (before, try_lock, try_fenced, heartbeat, unlock) = tokio::try_join!(
+        biased;
+        client.query_typed_one(sql::SETUP, &settings),
+        client.prepare_typed(sql::TRY, TRY_TYPES),
+        client.prepare_typed(sql::TRY_FENCED, TRY_TYPES),
+        client.prepare_typed(sql::HEARTBEAT, HEARTBEAT_TYPES),
+        client.prepare_typed(sql::UNLOCK, UNLOCK_TYPES),
+    )?;
+    Ok((before, Statements { try_lock, try_fenced, heartbeat, unlock }))
+}
 
 fn set_up_failed(error: DriverError, target: &str) -> Error {
     if error.code().is_some_and(|state| state.code() == "42704") {

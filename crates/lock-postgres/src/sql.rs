@@ -28,6 +28,9 @@ then pg_catalog.set_config('transaction_timeout', '0', false) end as s9 \
 from (select pg_catalog.current_setting('statement_timeout') as statement_timeout, \
 pg_catalog.current_setting('lock_timeout') as lock_timeout offset 0) as i";
 
+/// Takes back whatever somebody left in a session: settings, locks, statements, temporary tables, listeners.
+pub(crate) const FORGET: &str = "discard all";
+
 /// Whether the server answers, and whether it may give locks.
 pub(crate) const PING: &str = "select pg_catalog.pg_is_in_recovery() as in_recovery";
 

@@ -22,6 +22,7 @@ use crate::{
     error,
     link::{LastWord, SharedError},
     registry::Ticket,
+    reserved::Reserved,
     session::{Owner, Scope},
     sql,
     timing::{lock_timeout_text, server_millis},
@@ -112,7 +113,7 @@ where
             }
         };
         match outcome.is_ok() {
-            true => session.give_back(),
+            true => run.give_back(session).await,
             false => drop(session),
         }
         // Only now, since closing waits for it.
@@ -201,6 +202,18 @@ impl Run<'_> {
             }
             Answer::InRecovery => Err(world::standby("the server")),
             Answer::Contended => Err(Error::new(ErrorKind::Other, "BUG: a wait without an error granted nothing")),
+        }
+    }
+
+    /// A session of ours goes back without what the body left in it, or not at all; one of the user's is theirs.
+    async fn give_back(&self, mut session: Reserved) {
+        if session.inherited().is_none() {
+            return session.give_back();
+        }
+        let settings = &self.core.settings.session;
+        let idle = server_millis(settings.ttl()).to_string();
+        if let Ok(Ok(())) = timeout(settings.query_timeout(), session.reset(&idle)).await {
+            session.give_back();
         }
     }
 

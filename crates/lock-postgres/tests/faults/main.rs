@@ -2,6 +2,7 @@
 
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test; clippy knows only those of the standard harness")]
 
+mod bad_input;
 mod bench;
 mod cases;
 mod deadlines;
@@ -22,10 +23,11 @@ fn main() -> ExitCode {
     if let Some(exit) = frozen::holder() {
         return exit;
     }
+    bad_input::collect_log();
     let mut arguments = Arguments::from_args();
     // They wait for timers far more than they work.
     arguments.test_threads.get_or_insert(6);
-    let themes: [fn() -> Vec<Trial>; 9] = [
+    let themes: [fn() -> Vec<Trial>; 10] = [
         loss::trials,
         frozen::trials,
         dropping::trials,
@@ -34,6 +36,7 @@ fn main() -> ExitCode {
         settings::trials,
         deadlines::trials,
         overloads::trials,
+        bad_input::trials,
         cases::trials,
     ];
     libtest_mimic::run(&arguments, themes.iter().flat_map(|trials| trials()).collect()).exit_code()

@@ -35,6 +35,7 @@ const LOOK_ALIKES: &str = "
         AS 'SELECT ''000000010000000000000001 0/28 3''::text';
     CREATE FUNCTION public.count() RETURNS int8 LANGUAGE sql AS 'SELECT 0::int8';
     CREATE VIEW public.pg_locks AS SELECT 'none'::text AS locktype, 0 AS pid WHERE false;
+    GRANT SELECT ON public.pg_locks TO PUBLIC;
     CREATE FUNCTION public.always(int4, int4) RETURNS bool LANGUAGE sql AS 'SELECT true';
     CREATE FUNCTION public.always(text, text) RETURNS bool LANGUAGE sql AS 'SELECT true';
     CREATE OPERATOR public.= (LEFTARG = int4, RIGHTARG = int4, FUNCTION = public.always);

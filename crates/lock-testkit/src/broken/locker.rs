@@ -214,7 +214,7 @@ impl BrokenLocker {
 
     fn tamper(&self, guard: LockGuard, asked: &AcquireOptions) -> LockGuard {
         let token = u128::from(self.tokens.fetch_add(1, Ordering::SeqCst) + 1);
-        match Reheld::new(self.defect, guard, asked.ttl, token, &self.inner, &self.siblings) {
+        match Reheld::around(self.defect, guard, asked.ttl, token, &self.inner, &self.siblings) {
             Ok(guard) => guard,
             Err(guard) => {
                 let (hold, store) = (guard.hold(), Arc::clone(&self.inner));

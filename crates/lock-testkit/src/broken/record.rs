@@ -24,7 +24,7 @@ pub(super) struct Reheld {
 
 impl Reheld {
     /// The guard itself comes back if the defect is none of the record.
-    pub(super) fn new(
+    pub(super) fn around(
         defect: Defect,
         inner: LockGuard,
         ttl: Ttl,

@@ -267,7 +267,8 @@ async fn close_with_a_holder_and_a_waiter(bench: &Bench) -> Outcome<Started> {
     let future = async move { Ok(calling.close().await?) };
     let after = async move {
         again.close().await?;
-        Ok(waiters_see_it().await)
+        waiters_see_it().await;
+        Ok(())
     };
     // The guard and the waiter are still there when the close that was dropped is finished by another.
     Ok(Started::new((guard, waiter, locker), future).then(after))
@@ -349,7 +350,8 @@ async fn scoped_close_with_a_body_and_a_waiting_run(bench: &Bench) -> Outcome<St
     let future = async move { Ok(calling.close().await?) };
     let after = async move {
         again.close().await?;
-        Ok(waiters_see_it().await)
+        waiters_see_it().await;
+        Ok(())
     };
     // The body and the waiting run are still there when the close that was dropped is finished by another.
     Ok(Started::new((running, waiting, locker), future).then(after))

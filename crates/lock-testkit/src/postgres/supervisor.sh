@@ -29,7 +29,10 @@ stop_server() {
     fi
 } 2>/dev/null
 
-mkdir "$root" 2>/dev/null || { echo taken; exit 0; }
+if ! mkdir "$root" 2>/dev/null; then
+    if [ -e "$root" ]; then echo taken; else echo "cannot make $root"; fi
+    exit
+fi
 echo ready
 while IFS= read -r order; do
     case $order in
@@ -43,10 +46,10 @@ while IFS= read -r order; do
         echo $? ;;
     'start '*)
         # The server is in its folder from its first moment, so that is_server never takes it for a stranger.
-        cd "$data" || exit
+        cd "$data" || break
         "$bin/postgres" -D "$data" -p "${order#start }" >>"$log" 2>&1 </dev/null &
         server=$!
-        cd / || exit
+        cd / || break
         echo "$server" ;;
     'stop '*)
         stop_server "${order#stop }"
@@ -54,4 +57,8 @@ while IFS= read -r order; do
     esac
 done
 stop_server QUIT
-rm -rf "$root"
+# A process that was killed a moment ago can still finish a write, and rm then finds a folder that is not empty.
+for attempt in 1 2 3 4 5; do
+    rm -rf "$root" 2>/dev/null && break
+    sleep 1
+done
