@@ -147,8 +147,8 @@ impl Acquire<'_> {
             async { tokio::join!(biased; session.prove(owner, &ask.idle), session.after_wait(ask.scope, &before)) };
         let (proof, put_back) =
             timeout(limit, checked).await.map_err(|_elapsed| unanswered("the check of a lock", limit))?;
-        put_back.map_err(|error| error::unavailable(error, "confirm a lock"))?;
         let proof = proof.map_err(|error| error::unavailable(error, "confirm a lock"))?;
+        put_back.map_err(|error| error::unavailable(error, "confirm a lock"))?;
         if !proof.owned || proof.in_recovery {
             let message = "the session lost the lock while it was being granted";
             return Err(Error::new(ErrorKind::Unavailable, message));

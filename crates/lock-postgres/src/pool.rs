@@ -2,20 +2,23 @@
 
 use std::{
     future::{Future, poll_fn},
+    ops::{Deref, DerefMut},
     sync::Arc,
     task::Poll,
     time::Duration,
 };
 
-use deadpool::{
-    Runtime,
-    managed::{Manager, Metrics, Pool, PoolError, QueueMode, RecycleError, RecycleResult, TimeoutType, Timeouts},
-};
+use deadpool::managed::{Manager, Metrics, Object, Pool, PoolError, QueueMode, RecycleError, RecycleResult};
 use distributed_lock::{Attempt, Contention, Error, ErrorKind, Result};
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError},
+    time::Instant,
+};
 
 use crate::{
     borrowed::BorrowedPool,
     connect::Connector,
+    core::closed,
     reaper::Reaper,
     reserved::{Place, Reserved},
     session::Session,
@@ -62,9 +65,47 @@ pub(crate) enum SessionPool {
 #[derive(Clone, Debug)]
 pub(crate) struct OwnPool {
     pool: Pool<SessionManager>,
+    /// As many as the pool has places. Waited for here, so that a call that is given up leaves the queue at once; the pool itself
+    /// never has to wait.
+    places: Arc<Semaphore>,
     reaper: Arc<Reaper>,
     /// How long a destroyed session can stay in the server.
     bound: Duration,
+}
+
+/// A place in our pool and the session in it.
+#[derive(Debug)]
+pub(crate) struct OwnPlace {
+    // In this order, so that the place is free before the next may have it.
+    session: Object<SessionManager>,
+    permit: OwnedSemaphorePermit,
+}
+
+impl OwnPlace {
+    /// Whether its session was in use before.
+    pub(crate) fn is_reused(&self) -> bool {
+        Object::metrics(&self.session).recycle_count > 0
+    }
+
+    /// Empties the place, so that the session is not given to the next.
+    pub(crate) fn forget(self) {
+        drop(Object::take(self.session));
+        drop(self.permit);
+    }
+}
+
+impl Deref for OwnPlace {
+    type Target = Session;
+
+    fn deref(&self) -> &Session {
+        &self.session
+    }
+}
+
+impl DerefMut for OwnPlace {
+    fn deref_mut(&mut self) -> &mut Session {
+        &mut self.session
+    }
 }
 
 impl OwnPool {
@@ -72,34 +113,58 @@ impl OwnPool {
         let pool = Pool::builder(manager)
             .max_size(size)
             .queue_mode(QueueMode::Lifo)
-            .runtime(Runtime::Tokio1)
             .build()
             .map_err(|error| Error::new(ErrorKind::Other, "BUG: the pool has no runtime").with_source(error))?;
-        Ok(Self { pool, reaper: Arc::default(), bound })
+        Ok(Self { pool, places: Arc::new(Semaphore::new(size)), reaper: Arc::default(), bound })
     }
 
     /// A connection that is being opened when the future is dropped is finished and kept, so that cancelled calls never add up
     /// to more connections than places.
     async fn reserve(&self, wait: Option<Duration>, limit: Option<Duration>) -> Result<Attempt<Reserved>> {
+        let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
+        let Some(permit) = self.permit(wait).await? else { return Ok(Attempt::Contended(Contention::NoConnection)) };
         let pool = self.pool.clone();
-        let timeouts = Timeouts { wait, ..Timeouts::default() };
-        let mut get = Box::pin(async move { pool.timeout_get(&timeouts).await });
+        let mut get = Box::pin(async move { pool.get().await.map(|session| OwnPlace { session, permit }) });
         let got = match poll_once(&mut get).await {
             Some(got) => got,
-            None => within(limit, tokio::spawn(get)).await?.map_err(|error| {
-                Error::new(ErrorKind::Unavailable, "the runtime ended while connecting").with_source(error)
-            })?,
+            None => {
+                let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+                within(left, tokio::spawn(get)).await?.map_err(|error| {
+                    Error::new(ErrorKind::Unavailable, "the runtime ended while connecting").with_source(error)
+                })?
+            }
         };
         match got {
             Ok(place) => {
                 let place = Place::Own { place, reaper: Arc::clone(&self.reaper), bound: self.bound };
                 Ok(Attempt::Acquired(Reserved::new(place)))
             }
-            Err(PoolError::Timeout(TimeoutType::Wait)) => Ok(Attempt::Contended(Contention::NoConnection)),
             Err(PoolError::Backend(error)) => Err(error),
-            Err(PoolError::Closed) => Err(Error::new(ErrorKind::Closed, "this locker was closed")),
+            Err(PoolError::Closed) => Err(closed()),
             Err(error) => Err(Error::new(ErrorKind::Other, "the pool failed").with_source(error)),
         }
+    }
+
+    /// `None` if there is none in time. Cancel safe, with a cost: the turn is lost.
+    async fn permit(&self, wait: Option<Duration>) -> Result<Option<OwnedSemaphorePermit>> {
+        let places = Arc::clone(&self.places);
+        match (Arc::clone(&places).try_acquire_owned(), wait) {
+            (Ok(permit), _) => Ok(Some(permit)),
+            (Err(TryAcquireError::Closed), _) => Err(closed()),
+            (Err(TryAcquireError::NoPermits), Some(Duration::ZERO)) => Ok(None),
+            (Err(TryAcquireError::NoPermits), Some(wait)) => {
+                let waited = tokio::time::timeout(wait, places.acquire_owned()).await;
+                waited.ok().transpose().map_err(|_| closed())
+            }
+            (Err(TryAcquireError::NoPermits), None) => places.acquire_owned().await.map(Some).map_err(|_| closed()),
+        }
+    }
+
+    /// Gives out no more, ends those that are free, and waits until the server has let go of those that were destroyed.
+    async fn close(&self) {
+        self.places.close();
+        self.pool.close();
+        self.reaper.drained().await;
     }
 }
 
@@ -132,12 +197,10 @@ impl SessionPool {
         }
     }
 
-    /// Gives out no more, ends those that are free, and waits until the server has let go of those that were destroyed. The
-    /// user's pool stays open.
+    /// Closes a pool of ours; the user's stays open.
     pub(crate) async fn close(&self) {
         if let Self::Own(own) = self {
-            own.pool.close();
-            own.reaper.drained().await;
+            own.close().await;
         }
     }
 }

@@ -2,13 +2,12 @@
 
 use std::{sync::OnceLock, thread, time::Duration};
 
-use deadpool::managed::Object;
 use tokio::{
     sync::{mpsc, watch},
     time::{Instant, sleep_until, timeout_at},
 };
 
-use crate::{connect::SocketHandle, pool::SessionManager};
+use crate::{connect::SocketHandle, pool::OwnPlace};
 
 /// One thread with a runtime of its own, started with the first session to be destroyed: a session can be dropped where no
 /// runtime is, or none is polled.
@@ -20,7 +19,7 @@ pub(crate) struct Reaper {
 
 /// A session whose socket is shut down for writing.
 pub(crate) struct Doomed {
-    pub(crate) place: Object<SessionManager>,
+    pub(crate) place: OwnPlace,
     pub(crate) socket: SocketHandle,
     /// When the server has ended it at the latest.
     pub(crate) bound: Duration,
@@ -79,8 +78,7 @@ fn start(left: watch::Sender<usize>) -> Option<mpsc::UnboundedSender<Doomed>> {
     Some(sender)
 }
 
-fn end(place: Object<SessionManager>, left: &watch::Sender<usize>) {
-    // Taken out, so that the pool forgets it instead of giving it to the next.
-    drop(Object::take(place));
+fn end(place: OwnPlace, left: &watch::Sender<usize>) {
+    place.forget();
     left.send_modify(|left| *left -= 1);
 }

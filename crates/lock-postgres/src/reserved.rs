@@ -10,7 +10,7 @@ use deadpool::managed::Object;
 
 use crate::{
     link::Link,
-    pool::SessionManager,
+    pool::OwnPlace,
     reaper::{Doomed, Reaper},
     session::Session,
 };
@@ -25,7 +25,7 @@ pub(crate) struct Reserved {
 #[derive(Debug)]
 pub(crate) enum Place {
     /// In our pool; `bound` is how long the session can stay in the server once it is destroyed.
-    Own { place: Object<SessionManager>, reaper: Arc<Reaper>, bound: Duration },
+    Own { place: OwnPlace, reaper: Arc<Reaper>, bound: Duration },
     /// In the user's.
     Borrowed(Box<Session>),
 }
@@ -37,15 +37,14 @@ impl Reserved {
 
     /// Whether it was in use before.
     pub(crate) fn is_reused(&self) -> bool {
-        let metrics = match &self.place {
-            Some(Place::Own { place, .. }) => Object::metrics(place),
+        match &self.place {
+            Some(Place::Own { place, .. }) => place.is_reused(),
             Some(Place::Borrowed(session)) => match session.link() {
-                Link::Borrowed(borrowed) => Object::metrics(&borrowed.0),
-                Link::Own(_) => return false,
+                Link::Borrowed(borrowed) => Object::metrics(&borrowed.0).recycle_count > 0,
+                Link::Own(_) => false,
             },
-            None => return false,
-        };
-        metrics.recycle_count > 0
+            None => false,
+        }
     }
 
     /// Sets how long it can stay in the server once it is destroyed.
@@ -92,7 +91,7 @@ impl Drop for Reserved {
                     place.link().shut_down();
                     reaper.take(Doomed { place, socket, bound });
                 }
-                None => drop(Object::take(place)),
+                None => place.forget(),
             },
             Some(Place::Borrowed(session)) => session.end(),
             None => {}

@@ -270,8 +270,9 @@ impl Session {
             self.client().query_typed_one(sql::PROVE_CLEAN, &idle),
             self.after_wait(scope, before),
         );
+        let proof = proof?;
         put_back?;
-        Ok(proof?.try_get::<_, i64>("locks")? == 0)
+        Ok(proof.try_get::<_, i64>("locks")? == 0)
     }
 
     /// After a body ran statements of its own on a session of ours: takes back whatever it left in it, its locks included. `idle` is
@@ -334,8 +335,9 @@ impl Session {
                     self.client().query_typed_one(sql::PROVE_TRANSACTION, &[]),
                     self.client().batch_execute(sql::COMMIT),
                 );
+                let proof = proof?;
                 committed?;
-                Ok(proof?.try_get::<_, SystemTime>("since")? == since)
+                Ok(proof.try_get::<_, SystemTime>("since")? == since)
             }
         }
     }

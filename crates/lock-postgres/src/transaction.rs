@@ -140,8 +140,10 @@ impl Run<'_> {
         let tried = async {
             let tried = transaction.query_typed_one(sql::TRY_IN_TRANSACTION, &parameters);
             let (tried, limited) = tokio::join!(biased; tried, for_body(transaction, inherited, &holder));
+            // The first failure is the cause of the second.
+            let tried = tried?;
             limited?;
-            answer(&tried?, Scope::Transaction, None)
+            answer(&tried, Scope::Transaction, None)
         };
         let tried = timeout(limit, tried).await.map_err(|_elapsed| unanswered("a lock request", limit))?;
         match tried.map_err(|error| error::unavailable(error, "ask for a lock"))? {

@@ -14,7 +14,7 @@ use lock_testkit::{Cluster, Detector, Observer, wait_until};
 use tokio_postgres::Config;
 
 fn main() -> ExitCode {
-    let both: &[(&str, fn(Detector))] = &[
+    let both: &[(&str, Watch)] = &[
         ("second_owner_is_a_violation_with_both_names", second_owner_is_a_violation_with_both_names),
         ("one_after_the_other_and_other_keys_are_fine", one_after_the_other_and_other_keys_are_fine),
         ("dropped_owner_has_left_before_the_next_enters", dropped_owner_has_left_before_the_next_enters),
@@ -42,6 +42,8 @@ fn main() -> ExitCode {
     let trials = in_memory.chain(in_postgres).chain(real.iter().map(common::trial)).collect();
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }
+
+type Watch = fn(Detector);
 
 async fn database() -> Config {
     let cluster = Cluster::shared().unwrap();

@@ -1,5 +1,7 @@
 //! What the proxy does to plain TCP streams, seen from both ends.
 
+#![allow(clippy::expect_used, clippy::unwrap_used, reason = "helpers of tests; clippy knows only the tests themselves")]
+
 use std::io::ErrorKind;
 use std::net::Ipv4Addr;
 use std::time::Duration;

@@ -25,14 +25,15 @@ async fn pauses_grow_from_a_tenth_to_a_whole_second_and_keep_at_least_half_of_it
     assert_eq!(TokioClock.now() - start, Duration::from_secs(20), "the budget, not less and not more");
     let tries = tries.into_inner().unwrap();
     let pauses: Vec<Duration> = tries.windows(2).map(|pair| pair[1] - pair[0]).collect();
-    let full = [100, 200, 400, 800].into_iter().chain(std::iter::repeat(1_000)).map(Duration::from_millis);
+    let full = || [100, 200, 400, 800].into_iter().chain(std::iter::repeat(1_000)).map(Duration::from_millis);
     let (last, pauses) = pauses.split_last().unwrap();
-    for (n, (pause, full)) in pauses.iter().zip(full).enumerate() {
+    for (n, (pause, full)) in pauses.iter().zip(full()).enumerate() {
         // Timers are in whole milliseconds.
         assert!(*pause >= full / 2 && *pause <= full + MS, "pause {n} is {pause:?} of {full:?}");
     }
     assert!(*last <= Duration::from_secs(1) + MS);
-    assert!(pauses.windows(2).any(|pair| pair[0] != pair[1] * 2 && pair[0] != pair[1]), "no jitter: {pauses:?}");
+    let jittered = pauses.iter().zip(full()).any(|(pause, full)| *pause + MS * 2 < full);
+    assert!(jittered, "no jitter: {pauses:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -76,7 +77,8 @@ async fn a_grant_ends_it() {
     let _held = locker.acquire("k", Duration::from_secs(5)).await.unwrap();
     let start = TokioClock.now();
     let attempt = poll_until(Wait::Forever, || locker.try_acquire("k", Duration::from_secs(5)));
-    let guard: LockGuard = attempt.await.unwrap().acquired().unwrap();
+    let attempt = tokio::time::timeout(Duration::from_secs(60), attempt).await.unwrap();
+    let guard: LockGuard = attempt.unwrap().acquired().unwrap();
     let waited = TokioClock.now() - start;
     assert!(waited >= Duration::from_secs(5) && waited <= Duration::from_secs(6) + MS, "{waited:?}");
     assert!(guard.ensure_valid().is_ok());

@@ -12,7 +12,9 @@ use crate::scripted::{ScriptedLocker, Session, TTL};
 async fn leaks(locker: &ScriptedLocker, polls: usize) -> bool {
     let mut futures: Vec<Pin<Box<dyn Future<Output = ()> + '_>>> = vec![
         Box::pin(async { drop(locker.try_acquire("k", TTL).await) }),
-        Box::pin(async { drop(locker.acquire("k", TTL).await.unwrap().release().await) }),
+        Box::pin(async {
+            drop(locker.acquire_within("k", TTL, TTL).await.unwrap().acquired().unwrap().release().await)
+        }),
     ];
     for future in &mut futures {
         for _ in 0..polls {
@@ -39,16 +41,16 @@ async fn the_sweep_passes_and_catches_a_planted_leak() {
 #[tokio::test(start_paused = true)]
 async fn a_store_that_cannot_queue_still_waits() {
     let locker = ScriptedLocker::new();
-    let guard = locker.acquire("k", Ttl::UNTIL_RELEASED).await.unwrap();
+    let guard = locker.try_acquire("k", Ttl::UNTIL_RELEASED).await.unwrap().acquired().unwrap();
     let start = TokioClock.now();
     let waited = locker.acquire_within("k", TTL, Duration::from_secs(2)).await.unwrap();
     assert!(matches!(waited, Attempt::Contended(Contention::WaitElapsed)));
     assert_eq!(TokioClock.now() - start, Duration::from_secs(2));
-    let (next, ()) = tokio::join!(locker.acquire("k", TTL), async {
+    let (next, ()) = tokio::join!(locker.acquire_within("k", TTL, TTL), async {
         tokio::time::sleep(Duration::from_secs(3)).await;
         drop(guard);
     });
-    assert!(next.unwrap().ensure_valid().is_ok());
+    assert!(next.unwrap().acquired().unwrap().ensure_valid().is_ok());
     assert!(TokioClock.now() - start <= Duration::from_secs(6), "polled at least every second");
 }
 
@@ -74,8 +76,8 @@ async fn a_value_of_the_backend_goes_through_every_wrapper() {
     assert!(guard.hold().backend_value::<u32>().is_none(), "not of another type");
     drop(guard);
     let locks: Box<dyn ScopedLocker> = Box::new(Scoped::new(stack));
-    let seen = locks.with_lock("k", async |hold| hold.backend_value::<Session>()).await.unwrap();
-    assert_eq!(seen.as_deref(), Some(&Session(7)));
+    let seen = locks.try_with_lock("k", async |hold| hold.backend_value::<Session>()).await.unwrap();
+    assert_eq!(seen.acquired().unwrap().as_deref(), Some(&Session(7)));
     let none = distributed_lock::MemoryLocker::new().acquire("k", TTL).await.unwrap();
     assert!(none.hold().backend_value::<Session>().is_none());
 }

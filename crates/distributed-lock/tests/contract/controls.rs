@@ -3,7 +3,8 @@
 use std::{sync::Arc, time::Duration};
 
 use distributed_lock::{
-    Attempt, Backend, Clock, Contention, ErrorKind, LockerExt, LossCause, MemoryLocker, ScopedLockerExt, TokioClock,
+    Attempt, Backend, Clock, Contention, ErrorKind, Hold, LockerExt, LossCause, MemoryLocker, ScopedLockerExt,
+    TokioClock,
 };
 
 use crate::support::{TTL, bounded, is_free, refusal, scoped, secs, since, take};
@@ -119,14 +120,12 @@ async fn a_service_test_can_bring_about_every_answer() {
     assert!(matches!(locks.try_with_lock("k", async |_| ()).await.unwrap(), Attempt::Contended(Contention::Held)));
     drop(somebody);
     locker.fail_next(ErrorKind::Unavailable);
-    let failed = locks.with_lock("k", async |_| ()).await.unwrap_err();
+    let failed = bounded(locks.with_lock("k", async |_| ())).await.unwrap_err();
     assert_eq!((failed.error.kind(), failed.value), (ErrorKind::Unavailable, None));
-    let lost = locks
-        .with_lock("k", async |hold| {
-            assert!(locker.lose("k", LossCause::SessionEnded).unwrap());
-            bounded(hold.lost()).await.cause()
-        })
-        .await
-        .unwrap_err();
+    let body = async |hold: Hold| {
+        assert!(locker.lose("k", LossCause::SessionEnded).unwrap());
+        bounded(hold.lost()).await.cause()
+    };
+    let lost = bounded(locks.with_lock("k", body)).await.unwrap_err();
     assert_eq!((lost.error.kind(), lost.value), (ErrorKind::Lost, Some(LossCause::SessionEnded)));
 }

@@ -187,6 +187,20 @@ async fn after_a_suspend_the_check_fails_at_once_although_no_timer_fired() {
     assert_eq!(bounded(lost).await.unwrap().cause(), LossCause::DeadlinePassed);
 }
 
+#[tokio::test(start_paused = true)]
+async fn after_a_suspend_a_new_holder_is_news_to_the_old_one_before_its_timer_fires() {
+    let clock = JumpingClock::default();
+    let locker = MemoryLocker::with_clock(clock.clone());
+    let old = take(&locker, "k").await;
+    let lost = tokio::spawn(old.lost());
+    tokio::task::yield_now().await;
+    clock.jump(TTL);
+    let _new = take(&locker.peer(), "k").await;
+    tokio::task::yield_now().await;
+    assert!(lost.is_finished());
+    assert_eq!(lost.await.unwrap().cause(), LossCause::DeadlinePassed);
+}
+
 #[test]
 fn dropping_a_guard_needs_no_runtime() {
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();

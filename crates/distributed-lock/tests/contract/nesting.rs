@@ -27,7 +27,7 @@ async fn every_waiting_call_for_the_key_of_its_own_body_is_a_deadlock() {
             deadlocked(locks.with_lock("k", async |_| ()).await.map_err(Into::into)),
             deadlocked(locks.with_lock_within("k", secs(1), async |_| ()).await.map_err(Into::into)),
             deadlocked(locks.with_lock_opts("k", options, async |_| ()).await.map_err(Into::into)),
-            deadlocked(locker.acquire("k", TTL).await),
+            deadlocked(bounded(locker.acquire("k", TTL)).await),
             deadlocked(locker.acquire_within("k", TTL, secs(1)).await),
         ]
     }));
@@ -40,7 +40,7 @@ async fn work_under_a_guard_is_told_as_well() {
     let mut guard = take(&locker, "k").await;
     let work = async {
         [
-            deadlocked(locker.acquire("k", TTL).await),
+            deadlocked(bounded(locker.acquire("k", TTL)).await),
             deadlocked(locks.with_lock("k", async |_| ()).await.map_err(Into::into)),
             deadlocked(locker.acquire("another", TTL).await),
         ]
@@ -72,8 +72,8 @@ async fn another_locker_and_another_key_are_no_deadlock() {
         .with_lock("k", async |_| {
             let waited = peer.acquire_within("k", TTL, secs(1)).await.unwrap();
             assert_eq!(waited.into_result().unwrap_err(), Contention::WaitElapsed);
-            assert!(elsewhere.acquire("k", TTL).await.is_ok());
-            assert!(locker.acquire("K", TTL).await.is_ok());
+            assert!(bounded(elsewhere.acquire("k", TTL)).await.is_ok());
+            assert!(bounded(locker.acquire("K", TTL)).await.is_ok());
         })
         .await
         .unwrap();
@@ -86,14 +86,14 @@ async fn an_outer_body_counts_and_an_ended_one_does_not() {
         .with_lock("k", async |_| {
             locks
                 .with_lock("inner", async |_| {
-                    assert!(deadlocked(locker.acquire("k", TTL).await));
-                    let inner = locker.acquire("inner", TTL).await.unwrap_err();
+                    assert!(deadlocked(bounded(locker.acquire("k", TTL)).await));
+                    let inner = bounded(locker.acquire("inner", TTL)).await.unwrap_err();
                     assert_eq!((inner.kind(), inner.key().unwrap().as_str()), (ErrorKind::Deadlock, "inner"));
                 })
                 .await
                 .unwrap();
             assert!(bounded(locker.acquire("inner", TTL)).await.is_ok());
-            assert!(deadlocked(locker.acquire("k", TTL).await), "still under the outer one");
+            assert!(deadlocked(bounded(locker.acquire("k", TTL)).await), "still under the outer one");
         })
         .await
         .unwrap();

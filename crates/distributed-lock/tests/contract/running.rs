@@ -10,7 +10,7 @@ use crate::support::{DropTime, Flag, JumpingClock, TTL, bounded, deaf, is_free, 
 
 /// A hold of eight seconds, renewed every second.
 async fn eight(locker: &MemoryLocker) -> LockGuard {
-    locker.acquire("k", secs(8)).await.unwrap()
+    locker.try_acquire("k", secs(8)).await.unwrap().acquired().unwrap()
 }
 
 #[tokio::test(start_paused = true)]

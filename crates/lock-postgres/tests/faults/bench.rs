@@ -232,9 +232,15 @@ impl Watch {
         self.at_within(Instant::now(), bound, what);
     }
 
+    /// Prints the figure too.
     pub(crate) fn at_within(&self, at: Instant, bound: Duration, what: &str) {
         let (took, stall) = (at.duration_since(self.start), self.probe.longest_since(self.mark));
         println!("{what}: {took:?}, bound {bound:?}, longest stall {stall:?}");
+        self.ensure(at, bound, what);
+    }
+
+    pub(crate) fn ensure(&self, at: Instant, bound: Duration, what: &str) {
+        let (took, stall) = (at.duration_since(self.start), self.probe.longest_since(self.mark));
         assert!(took <= bound + SLACK + stall, "{what}: {took:?} is later than {bound:?}; longest stall {stall:?}");
     }
 }

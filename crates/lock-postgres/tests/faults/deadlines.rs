@@ -9,7 +9,7 @@ use distributed_lock::{
 use libtest_mimic::Trial;
 use lock_postgres::{PostgresConfig, PostgresLocker, PostgresScopedLocker};
 use lock_testkit::proxy::Flow;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use crate::bench::{AMPLE, Server, Watch, ms, shortened, trial};
 
@@ -96,7 +96,7 @@ async fn free(server: Server, way: Way) {
     for wait in SHORT.into_iter().chain(LONG) {
         let watch = Watch::start();
         let attempt = lockers.acquire(way, "k", wait).await.unwrap();
-        watch.within(ms(250), &format!("{way:?}, free, {wait:?}"));
+        watch.ensure(Instant::now(), ms(250), &format!("{way:?}, free, {wait:?}"));
         assert!(!attempt.is_contended(), "{wait:?}: {attempt:?}");
     }
     lockers.close().await;
@@ -109,7 +109,7 @@ async fn held(server: Server, way: Way) {
     for wait in SHORT {
         let watch = Watch::start();
         let attempt = lockers.acquire(way, "k", wait).await.unwrap();
-        watch.within(wait + ms(250), &format!("{way:?}, held, {wait:?}"));
+        watch.ensure(Instant::now(), wait + ms(250), &format!("{way:?}, held, {wait:?}"));
         let expected = if wait.is_zero() { Contention::Held } else { Contention::WaitElapsed };
         assert!(matches!(attempt, Attempt::Contended(why) if why == expected), "{wait:?}");
         assert!(watch.start.elapsed() >= wait, "{wait:?}: it came back early");
@@ -139,7 +139,7 @@ async fn full(server: Server, way: Way) {
             let watch = Watch::start();
             let attempt = lockers.acquire(way, "k", wait).await.unwrap();
             let bound = if wait.is_zero() { CONN_WAIT } else { CONN_WAIT.min(wait) };
-            watch.within(bound + ms(250), &format!("{way:?}, full, {wait:?}"));
+            watch.ensure(Instant::now(), bound + ms(250), &format!("{way:?}, full, {wait:?}"));
             assert!(matches!(attempt, Attempt::Contended(Contention::NoConnection)), "{wait:?}: {attempt:?}");
         }
     };
@@ -167,7 +167,7 @@ async fn silent(server: Server, way: Way, connected: bool) {
         let error = lockers.acquire(way, "k", wait).await.unwrap_err();
         let limit = if connected { QUERY_TIMEOUT } else { CONN_WAIT };
         let bound = if wait.is_zero() { limit } else { limit.min(wait) };
-        watch.within(bound + ms(250), &format!("{way:?}, silent, {wait:?}"));
+        watch.ensure(Instant::now(), bound + ms(250), &format!("{way:?}, silent, {wait:?}"));
         assert_eq!(error.kind(), ErrorKind::Unavailable, "{wait:?}: {error:?}");
         drop((lockers, proxy));
     }

@@ -9,11 +9,14 @@ mod deadlines;
 mod dropping;
 mod frozen;
 mod intruder;
+mod leftovers;
 mod loss;
+mod meddling;
 mod overloads;
 mod pool;
 mod scoped;
 mod settings;
+mod transaction;
 
 use std::process::ExitCode;
 
@@ -27,12 +30,15 @@ fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     // They wait for timers far more than they work.
     arguments.test_threads.get_or_insert(6);
-    let themes: [fn() -> Vec<Trial>; 10] = [
+    let themes: [fn() -> Vec<Trial>; 13] = [
         loss::trials,
         frozen::trials,
         dropping::trials,
         pool::trials,
         scoped::trials,
+        transaction::trials,
+        leftovers::trials,
+        meddling::trials,
         settings::trials,
         deadlines::trials,
         overloads::trials,

@@ -11,7 +11,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use crate::bench::{AMPLE, Server, contention, ms, shortened, trial};
+use crate::bench::{AMPLE, SHORT_TTL, Server, contention, ms, shortened, trial};
 
 pub(crate) fn trials() -> Vec<Trial> {
     let isolated = |level: &'static str| {
@@ -24,6 +24,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("settings::case_54_timeouts_of_the_role_do_not_cut_a_wait", statement_timeouts),
         trial("settings::case_54_cancel_by_an_operator_is_not_a_wait_that_elapsed", operator_s_cancel),
         trial("settings::case_64_sessions_leave_a_storm_as_they_entered_it", nothing_leaks),
+        trial("settings::case_64_connections_of_a_pool_that_was_handed_in_come_back_as_they_were", pool_handed_in),
         isolated("repeatable read"),
         isolated("serializable"),
     ]
@@ -175,6 +176,80 @@ async fn nothing_leaks(server: Server) {
     sleep(ms(2_500)).await;
     assert_eq!(server.observer.sessions().await.unwrap().len(), 1, "{url}");
     session.close().await.unwrap();
+    server.quiet().await;
+}
+
+/// Its connections are everybody's: the application finds its own settings there.
+async fn pool_handed_in(server: Server) {
+    let settings = [("statement_timeout", "7s"), ("lock_timeout", "6s"), ("idle_session_timeout", "50s")];
+    role(&server, "case_64", &settings).await;
+    let config = shortened(PostgresConfig::for_pool());
+    let mut own = deadpool_postgres::Config::new();
+    own.url = Some(server.url_of("case_64"));
+    own.pool = Some(deadpool_postgres::PoolConfig::new(2));
+    let pool = own.create_pool(Some(deadpool_postgres::Runtime::Tokio1), tokio_postgres::NoTls).unwrap();
+    let on_all = || async {
+        let connections = [pool.get().await.unwrap(), pool.get().await.unwrap()];
+        let mut seen = Vec::new();
+        for connection in &connections {
+            let query = "SELECT pg_catalog.concat_ws(' ', name, setting, source) FROM pg_catalog.pg_settings
+                WHERE name LIKE '%timeout' OR name LIKE 'tcp%' OR name LIKE '%isolation' OR name LIKE 'client_conn%'
+                OR name IN ('search_path', 'synchronous_commit') OR source = 'session' ORDER BY name";
+            let rows = connection.query(query, &[]).await.unwrap();
+            seen.push(rows.iter().map(|row| row.get(0)).collect::<Vec<String>>());
+        }
+        seen
+    };
+    let before = on_all().await;
+    assert!(before[0] == before[1] && before[0].iter().any(|line| line == "statement_timeout 7000 user"), "{before:?}");
+    let session = PostgresLocker::with_pool(pool.clone(), &config).unwrap();
+    let scoped = PostgresScopedLocker::with_pool(pool.clone(), &config).unwrap();
+    let other = server.locker();
+    for ttl in [Ttl::UNTIL_RELEASED, Ttl::new(SHORT_TTL).unwrap()] {
+        let mut guard = session.acquire("k", ttl).await.unwrap();
+        guard.renew(ms(3_000)).await.unwrap();
+        guard.release().await.unwrap().exclusive().unwrap();
+    }
+    // A wait that is granted.
+    let guard = other.acquire("k", Ttl::UNTIL_RELEASED).await.unwrap();
+    let release = async {
+        server.waiters(2).await;
+        guard.release().await.unwrap().exclusive().unwrap();
+    };
+    let (waited, ran, ()) = tokio::join!(
+        async { session.acquire("k", Ttl::UNTIL_RELEASED).await.unwrap().release().await.unwrap().exclusive() },
+        scoped.with_lock("k", async |_| ()),
+        release
+    );
+    assert!(waited.is_ok() && ran.is_ok());
+    // Tries, waits that elapse, waits that are dropped, bodies that fail.
+    let guard = other.acquire("k", Ttl::UNTIL_RELEASED).await.unwrap();
+    for _ in 0..3 {
+        assert!(session.try_acquire("k", Ttl::UNTIL_RELEASED).await.unwrap().is_contended());
+        assert!(session.acquire_within("k", Ttl::UNTIL_RELEASED, ms(20)).await.unwrap().is_contended());
+        assert!(scoped.try_with_lock("k", async |_| ()).await.unwrap().is_contended());
+        assert!(scoped.with_lock_within("k", ms(20), async |_| ()).await.unwrap().is_contended());
+        let wait = Wait::UpTo(ms(20));
+        let waited = scoped.with_transaction("k", wait, |_| Box::pin(async { Ok::<_, ()>(()) })).await.unwrap();
+        assert!(waited.is_contended());
+        let failed = scoped
+            .with_transaction("free", Wait::Never, |tx| Box::pin(async move { tx.batch_execute("SELECT 1/0").await }));
+        failed.await.unwrap().acquired().unwrap().unwrap_err();
+        timeout(ms(30), session.acquire("k", Ttl::UNTIL_RELEASED)).await.unwrap_err();
+        assert!(timeout(ms(30), scoped.with_lock("k", async |_| ())).await.is_err());
+    }
+    // The body's statements run under the settings of the application.
+    let run = scoped.with_transaction("free", Wait::Never, |tx| {
+        Box::pin(async move { tx.query_one("SHOW statement_timeout", &[]).await.map(|row| row.get::<_, String>(0)) })
+    });
+    assert_eq!(run.await.unwrap().acquired().unwrap().unwrap(), "7s");
+    guard.release().await.unwrap().exclusive().unwrap();
+    assert_eq!(on_all().await, before);
+    session.close().await.unwrap();
+    scoped.close().await.unwrap();
+    other.close().await.unwrap();
+    assert_eq!(on_all().await, before, "the pool is the application's, and open");
+    pool.close();
     server.quiet().await;
 }
 
