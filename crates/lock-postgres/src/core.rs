@@ -10,7 +10,9 @@ use std::{
     time::Duration,
 };
 
-use distributed_lock::{BackendId, Clock, Error, ErrorKind, InvalidInput, Loss, LossCause, Result, SystemClock, Ttl};
+use distributed_lock::{
+    BackendId, Clock, Error, ErrorKind, Guarantees, InvalidInput, Loss, LossCause, Result, SystemClock, Ttl,
+};
 use tokio::{sync::watch, task::JoinSet, time::timeout};
 
 use crate::{
@@ -19,6 +21,7 @@ use crate::{
     connect::{ConnectionString, Connector},
     lease::Lease,
     pool::{OwnPool, SessionManager, SessionPool},
+    promises,
     registry::Registry,
     session::Beacon,
     timing::{Timing, server_millis},
@@ -105,6 +108,10 @@ impl Core {
         // The keys of a `RandomState` come from the system, and each one has others.
         let [a, b, c, d, ..] = RandomState::new().hash_one(()).to_be_bytes();
         Beacon { ttl_millis: server_millis(timing.ttl()), random: i32::from_be_bytes([a, b, c, d]) }
+    }
+
+    pub(crate) fn guarantees(&self) -> Guarantees {
+        promises::guarantees(&self.settings.session, self.world.get(), matches!(self.pool, SessionPool::Borrowed(_)))
     }
 
     /// Whether the server answers.

@@ -1,7 +1,40 @@
 //! Distributed locks on PostgreSQL advisory locks.
 //!
 //! [`PostgresLocker`] keeps each hold on a reserved connection of its own. Its holds are leases that the server enforces, its
-//! waiters queue in the server, and every grant carries a fencing token.
+//! waiters queue in the server, and every grant carries a fencing token. [`PostgresScopedLocker`] runs a body under a lock that a
+//! transaction holds, and [`with_transaction`](PostgresScopedLocker::with_transaction) gives the body that very transaction. All
+//! exclude each other on the same key, namespace and database.
+//!
+//! # Guarantees
+//!
+//! With default settings; [`guarantees()`](distributed_lock::Backend::guarantees) computes the same from the live ones. T is the
+//! hold's TTL, or 17 s for one until released. Each row has its tests in `docs/guarantees.md`.
+//!
+//! | | |
+//! |---|---|
+//! | exclusion | one holder per key, namespace and database of one primary |
+//! | the lock ends by | release, drop, T (our timer and the server's), or the end of its session |
+//! | process killed | free within 100 ms: the server sees the socket close |
+//! | process frozen or suspended | free at T + 100 ms; `ensure_valid()` fails when it wakes |
+//! | cut off | the holder is told within 15.1 s and before anybody else gets in; free at T + 0.5 s |
+//! | connection closed | the holder is told within 100 ms, at once as a rule |
+//! | runtime not polled | an honest loss: `ensure_valid()` fails in time by the clock alone |
+//! | waiting | the server's queue, first come first served; the caller's budget covers pool, connection and queue |
+//! | dead waiter | holds up those behind it for 4.75 s at most |
+//! | dropped future or guard | nothing stays beyond 0.6 s, without a runtime too |
+//! | fencing | tokens grow over releases, crashes and restarts of one server; on by default, scoped runs must ask |
+//! | connections | one per hold and per waiter, never more than `pool_size` (8); `ping` may open one beside the pool |
+//! | transaction form | no TTL: what the body did commits with the lock or not at all; a body silent for 17 s loses it |
+//!
+//! Over a pool that you bring (`with_pool`), drop and notice are weaker, as its docs say.
+//!
+//! # Not guaranteed
+//!
+//! - That the old holder has stopped: it is told, and must ask `ensure_valid()`, use the token, or use the transaction form.
+//! - One holder across a failover while the old primary still runs and is reachable.
+//! - The whole T when the server's wall clock is set forward during a lease by more than max(T/10, 250 ms), if T exceeds 10 s.
+//! - A bound when a process freezes or is cut off in the middle of a write.
+//! - Anything behind a pooler in transaction mode, or across two databases.
 
 mod acquire;
 mod answer;
@@ -33,3 +66,7 @@ pub use config::PostgresConfig;
 pub use key::KeyScheme;
 pub use locker::PostgresLocker;
 pub use scoped::PostgresScopedLocker;
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct ReadmeExamples;

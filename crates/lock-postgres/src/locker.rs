@@ -72,7 +72,7 @@ impl Backend for PostgresLocker {
     }
 
     fn guarantees(&self) -> Guarantees {
-        promises::guarantees(&self.core.settings.session, self.core.world.get())
+        self.core.guarantees()
     }
 
     async fn ping(&self) -> Result<()> {

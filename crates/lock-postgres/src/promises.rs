@@ -22,11 +22,13 @@ pub(crate) fn capabilities() -> Capabilities {
     capabilities
 }
 
-/// For holds until released, with the lease of the session.
-pub(crate) fn guarantees(session: &Timing, world: Option<World>) -> Guarantees {
+/// For holds until released, with the lease of the session, on connections of our own or of the user's pool.
+pub(crate) fn guarantees(session: &Timing, world: Option<World>, borrowed: bool) -> Guarantees {
     let ttl = session.ttl();
     let mut cleanup = Cleanup::NONE;
-    cleanup.live = Bound::Within(CHECK_INTERVAL + PROMPTLY);
+    // The socket of a borrowed connection is closed by its own runtime, or else the session ends by the server's timer.
+    let live = if borrowed { ttl } else { PROMPTLY };
+    cleanup.live = Bound::Within(CHECK_INTERVAL + live);
     cleanup.cut_waiter = Bound::Within(session.waiter_idle() + CHECK_INTERVAL);
     cleanup.cut_holder = Bound::Within(ttl + CHECK_INTERVAL);
     let mut guarantees = Guarantees::NONE;
@@ -45,5 +47,10 @@ pub(crate) fn guarantees(session: &Timing, world: Option<World>) -> Guarantees {
         "a freeze in the middle of a write is not bounded".into(),
         "a promotion while the old primary still runs and is reachable is not covered".into(),
     ];
+    if borrowed {
+        let note = "on a pool of yours a drop is prompt only while the pool's runtime is polled, and the end of a connection is \
+                    noticed within 100 ms";
+        guarantees.notes.push(note.into());
+    }
     guarantees
 }

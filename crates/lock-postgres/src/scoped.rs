@@ -165,7 +165,7 @@ impl Backend for TransactionLocker {
         promises::capabilities()
     }
     fn guarantees(&self) -> Guarantees {
-        promises::guarantees(&self.core.settings.session, self.core.world.get())
+        self.core.guarantees()
     }
     async fn ping(&self) -> Result<()> {
         self.core.ping().await
