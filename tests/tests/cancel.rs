@@ -12,7 +12,10 @@ use lock_testkit::{
 fn main() {
     let arguments = Arguments::from_args();
     let tally = Tally::default();
-    let conclusion = libtest_mimic::run(&arguments, cancel::trials(subjects::in_memory().into_iter().chain(postgres::subjects()), &tally));
+    let conclusion = libtest_mimic::run(
+        &arguments,
+        cancel::trials(subjects::in_memory().into_iter().chain(postgres::subjects()), &tally),
+    );
     if !arguments.list {
         println!("{tally}");
     }

@@ -240,6 +240,10 @@ impl Run<'_> {
                                committed: let it return the error";
                 Some(error::with_state(Error::new(ErrorKind::InvalidInput, message), error))
             }
+            // The session lives: the body's own limits cut our statement short.
+            Ok(Err(error)) if error.as_db_error().is_some() && !error::ended_session(&error) => {
+                Some(error::unavailable(error, "check the lock before the commit"))
+            }
             Ok(Err(error)) => {
                 let loss = Loss::new(LossCause::SessionEnded);
                 // The driver's last word says more than that the connection is closed.

@@ -234,7 +234,7 @@ impl fmt::Display for Tally {
         let mut rows = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
         rows.sort_by(|one, other| one.name.cmp(&other.name));
         for Swept { name, polls, leaks } in &rows {
-            writeln!(f, "{name:<48} {polls:>4} polls swept, {leaks} leaks")?;
+            writeln!(f, "{name:<64} {polls:>4} polls swept, {leaks} leaks")?;
         }
         let (polls, leaks) = rows.iter().fold((0, 0), |(p, l), row| (p + row.polls, l + row.leaks));
         writeln!(f, "{} operations, {polls} polls swept, {leaks} leaks", rows.len())

@@ -18,7 +18,7 @@ use tracing::{
     span,
 };
 
-use crate::bench::{Server, contention, ms, trial, trial_alone};
+use crate::bench::{AMPLE, Server, contention, ms, trial, trial_alone};
 
 /// Looked for in all that is printed.
 const CANARY: &str = "canary-7f3a";
@@ -283,7 +283,7 @@ async fn wrong_password(cluster: Cluster, server: Server) {
     let errors = [
         locker.ping().await.unwrap_err(),
         locker.try_acquire("k", Ttl::UNTIL_RELEASED).await.unwrap_err(),
-        locker.acquire_within("k", Ttl::UNTIL_RELEASED, ms(500)).await.unwrap_err(),
+        locker.acquire_within("k", Ttl::UNTIL_RELEASED, AMPLE).await.unwrap_err(),
         scoped.with_lock("k", async |_| ()).await.unwrap_err().error,
         scoped
             .with_transaction::<(), (), _>("k", Wait::Forever, |_| Box::pin(async { Ok(()) }))
@@ -340,7 +340,7 @@ async fn without_rights(server: Server) {
     let (locker, scoped) = (PostgresLocker::from_url(&url).unwrap(), PostgresScopedLocker::from_url(&url).unwrap());
     let errors = [
         locker.try_acquire("k", Ttl::UNTIL_RELEASED).await.unwrap_err(),
-        locker.acquire_within("k", Ttl::UNTIL_RELEASED, ms(500)).await.unwrap_err(),
+        locker.acquire_within("k", Ttl::UNTIL_RELEASED, AMPLE).await.unwrap_err(),
         scoped.try_with_lock("k", async |_| ()).await.unwrap_err().error,
         scoped.with_transaction::<(), (), _>("k", Wait::Never, |_| Box::pin(async { Ok(()) })).await.unwrap_err().error,
     ];

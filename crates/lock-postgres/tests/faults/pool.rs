@@ -224,7 +224,7 @@ async fn handed_in(server: Server) {
     own.url = Some(server.url.clone());
     own.pool = Some(deadpool_postgres::PoolConfig::new(2));
     let pool = own.create_pool(Some(deadpool_postgres::Runtime::Tokio1), NoTls).unwrap();
-    let config = shortened(PostgresConfig::for_pool()).with_conn_wait_timeout(ms(300));
+    let config = shortened(PostgresConfig::for_pool());
     let locker = PostgresLocker::with_pool(pool.clone(), &config).unwrap();
     // A session that ends.
     let guard = locker.acquire("k", Ttl::UNTIL_RELEASED).await.unwrap();
@@ -243,8 +243,9 @@ async fn handed_in(server: Server) {
     guard.release().await.unwrap().exclusive().unwrap();
     // Nothing free in the pool.
     let used = [pool.get().await.unwrap(), pool.get().await.unwrap()];
+    let impatient = PostgresLocker::with_pool(pool.clone(), &config.with_conn_wait_timeout(ms(300))).unwrap();
     let watch = Watch::start();
-    let refused = contention(locker.try_acquire("k", Ttl::UNTIL_RELEASED).await.unwrap());
+    let refused = contention(impatient.try_acquire("k", Ttl::UNTIL_RELEASED).await.unwrap());
     watch.within(ms(300), "a try on a saturated pool that was handed in returns");
     assert_eq!(refused, Contention::NoConnection);
     drop(used);
