@@ -17,6 +17,7 @@ mod pool;
 mod scoped;
 mod settings;
 mod transaction;
+mod wire;
 
 use std::process::ExitCode;
 
@@ -30,7 +31,7 @@ fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     // They wait for timers far more than they work.
     arguments.test_threads.get_or_insert(6);
-    let themes: [fn() -> Vec<Trial>; 13] = [
+    let themes: [fn() -> Vec<Trial>; 14] = [
         loss::trials,
         frozen::trials,
         dropping::trials,
@@ -43,6 +44,7 @@ fn main() -> ExitCode {
         deadlines::trials,
         overloads::trials,
         bad_input::trials,
+        wire::trials,
         cases::trials,
     ];
     libtest_mimic::run(&arguments, themes.iter().flat_map(|trials| trials()).collect()).exit_code()

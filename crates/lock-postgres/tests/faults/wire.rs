@@ -1,0 +1,196 @@
+//! What our sessions send: nothing after which the server's idle timer would not run.
+//!
+//! The timer runs between the end of one statement and the next complete message. So no message may stay without its end (a
+//! `Parse` without a `Sync`, a `Flush`), no session that holds a lock may listen, and each statement is short, so that a cut in the
+//! middle of one, which cannot be ruled out, is rare.
+
+use std::sync::{Arc, Mutex};
+
+use distributed_lock::{Attempt, LockerExt, ScopedLockerExt, Ttl, Wait};
+use libtest_mimic::Trial;
+use lock_postgres::{PostgresLocker, PostgresScopedLocker};
+use lock_testkit::wait_until;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt, copy},
+    net::{TcpListener, TcpStream},
+    time::sleep,
+};
+
+use crate::bench::{AMPLE, Server, ms, shortened, trial};
+
+/// The most that goes into one write while a lock is held.
+const LIMIT: usize = 1_200;
+
+pub(crate) fn trials() -> Vec<Trial> {
+    vec![
+        trial("wire::sessions_send_short_complete_statements_and_never_listen", statements),
+        trial("wire::statement_without_an_end_is_found", planted),
+    ]
+}
+
+async fn statements(server: Server) {
+    let recorder = Recorder::start(&server).await;
+    let config = || shortened(lock_postgres::PostgresConfig::from_url(recorder.url(&server)));
+    let (ours, theirs) = (PostgresLocker::new(&config()).unwrap(), PostgresLocker::new(&config()).unwrap());
+    let scoped = PostgresScopedLocker::new(&config()).unwrap();
+
+    // A grant that waited, its renewal to another TTL, heartbeats, a release.
+    let first = theirs.acquire("k", Ttl::UNTIL_RELEASED).await.unwrap();
+    let elapsed = ours.acquire_within("k", ms(5_000), ms(50)).await.unwrap();
+    assert!(elapsed.is_contended());
+    let (waited, released) = tokio::join!(ours.acquire("k", ms(5_000)), first.release());
+    released.unwrap().exclusive().unwrap();
+    let mut guard = waited.unwrap();
+    guard.renew(ms(8_000)).await.unwrap();
+    recorder.wait_for(2).await;
+    guard.release().await.unwrap().exclusive().unwrap();
+
+    // The same around a body, and in the transaction form.
+    let first = theirs.acquire("k", Ttl::UNTIL_RELEASED).await.unwrap();
+    // As long as several heartbeats take.
+    let body = async |_| sleep(ms(700)).await;
+    let (ran, released) = tokio::join!(scoped.with_lock("k", body), first.release());
+    ran.unwrap();
+    released.unwrap().exclusive().unwrap();
+    let first = theirs.acquire("k", Ttl::UNTIL_RELEASED).await.unwrap();
+    let (ran, released) = tokio::join!(
+        scoped.with_transaction("k", Wait::Forever, |_| Box::pin(async { Ok::<_, ()>(1) })),
+        first.release()
+    );
+    assert!(matches!(ran.unwrap(), Attempt::Acquired(Ok(1))));
+    released.unwrap().exclusive().unwrap();
+
+    let faults = recorder.faults();
+    assert!(faults.is_empty(), "{faults:#?}");
+    assert!(recorder.statements() > 20, "the recorder saw too little to say anything");
+}
+
+/// The check itself can fail.
+async fn planted(server: Server) {
+    let recorder = Recorder::start(&server).await;
+    let mut raw = TcpStream::connect(recorder.address).await.unwrap();
+    let startup = [&8_u32.to_be_bytes()[..], &196_608_u32.to_be_bytes()[..]].concat();
+    raw.write_all(&startup).await.unwrap();
+    raw.write_all(&message(b'P', b"\0select 1\0\0\0")).await.unwrap();
+    raw.write_all(&message(b'H', b"")).await.unwrap();
+    raw.write_all(&message(b'Q', b"listen x\0")).await.unwrap();
+    wait_until(AMPLE, "the recorder has it", async || recorder.faults().len() >= 2).await.unwrap();
+}
+
+fn message(kind: u8, body: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(body.len() + 4).unwrap();
+    [&[kind][..], &length.to_be_bytes()[..], body].concat()
+}
+
+/// Passes everything on and keeps what clients send.
+struct Recorder {
+    address: std::net::SocketAddr,
+    sent: Arc<Mutex<Vec<Vec<u8>>>>,
+}
+
+impl Recorder {
+    async fn start(server: &Server) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let (sent, target) = (Arc::<Mutex<Vec<Vec<u8>>>>::default(), ("127.0.0.1", server.port()));
+        let keep = Arc::clone(&sent);
+        tokio::spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                let server = TcpStream::connect(target).await.unwrap();
+                let index = {
+                    let mut sent = keep.lock().unwrap();
+                    sent.push(Vec::new());
+                    sent.len() - 1
+                };
+                let keep = Arc::clone(&keep);
+                tokio::spawn(async move {
+                    let ((mut from_client, mut to_client), (mut from_server, mut to_server)) =
+                        (client.into_split(), server.into_split());
+                    let back = tokio::spawn(async move { copy(&mut from_server, &mut to_client).await });
+                    let mut chunk = [0; 8_192];
+                    while let Ok(read @ 1..) = from_client.read(&mut chunk).await {
+                        keep.lock().unwrap()[index].extend_from_slice(&chunk[..read]);
+                        if to_server.write_all(&chunk[..read]).await.is_err() {
+                            break;
+                        }
+                    }
+                    drop(to_server);
+                    let _ = back.await;
+                });
+            }
+        });
+        Self { address, sent }
+    }
+
+    fn url(&self, server: &Server) -> String {
+        let url = server.url.replace(&format!(":{}/", server.port()), &format!(":{}/", self.address.port()));
+        // A connection then begins with the start-up message.
+        format!("{url}?sslmode=disable")
+    }
+
+    /// Waits until clients have sent so many more statements: heartbeats, when nobody does anything.
+    async fn wait_for(&self, more: usize) {
+        let before = self.statements();
+        wait_until(AMPLE, "heartbeats", async || self.statements() >= before + more).await.unwrap();
+    }
+
+    fn statements(&self) -> usize {
+        self.units().len()
+    }
+
+    /// What was sent, cut after each `Sync` and each simple query; the last of a connection may have no end.
+    fn units(&self) -> Vec<(Vec<u8>, bool)> {
+        let sent = self.sent.lock().unwrap();
+        let mut units = Vec::new();
+        for stream in sent.iter() {
+            let Some(start) = stream.first_chunk::<4>() else { continue };
+            let mut rest = stream.get(u32::from_be_bytes(*start) as usize..).unwrap_or_default();
+            let mut unit = Vec::new();
+            while let Some(length) = rest.get(1..5).and_then(|length| length.first_chunk::<4>()) {
+                let end = 1 + u32::from_be_bytes(*length) as usize;
+                let Some(message) = rest.get(..end) else { break };
+                unit.extend_from_slice(message);
+                rest = &rest[end..];
+                if matches!(message[0], b'S' | b'Q' | b'X') {
+                    units.push((std::mem::take(&mut unit), true));
+                }
+            }
+            if !unit.is_empty() {
+                units.push((unit, false));
+            }
+        }
+        units
+    }
+
+    fn faults(&self) -> Vec<String> {
+        let mut faults = Vec::new();
+        for (unit, ended) in self.units() {
+            let text = String::from_utf8_lossy(&unit).to_lowercase();
+            if !ended {
+                faults.push(format!("no end: {text:?}"));
+            }
+            if kinds(&unit).contains(&b'H') {
+                faults.push(format!("a flush: {text:?}"));
+            }
+            if text.contains("listen ") || text.contains("notify ") || text.contains("pg_notify") {
+                faults.push(format!("listens or notifies: {text:?}"));
+            }
+            // Only while nothing is held: the settings of a new session, its statements, and what goes ahead of a wait.
+            let prepares = text.starts_with("p") && !kinds(&unit).contains(&b'B');
+            let free = prepares || text.contains("tcp_keepalives_idle") || text.contains("b.check_interval");
+            if unit.len() > LIMIT && !free {
+                faults.push(format!("{} bytes: {text:?}", unit.len()));
+            }
+        }
+        faults
+    }
+}
+
+fn kinds(unit: &[u8]) -> Vec<u8> {
+    let (mut kinds, mut rest) = (Vec::new(), unit);
+    while let Some(length) = rest.get(1..5).and_then(|length| length.first_chunk::<4>()) {
+        kinds.push(rest[0]);
+        rest = rest.get(1 + u32::from_be_bytes(*length) as usize..).unwrap_or_default();
+    }
+    kinds
+}
