@@ -1,6 +1,9 @@
 //! One acquire: a session, a try, and if need be a wait in the server's queue.
 
-use std::{sync::Arc, time::Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use distributed_lock::{
     AcquireOptions, Attempt, Contention, Error, ErrorKind, LockGuard, LockKey, Loss, LossCause, Result, Ttl,
@@ -11,7 +14,7 @@ use tokio::time::timeout;
 use crate::{
     answer::{Answer, Before, Granted},
     budget::{Budget, SLACK, unanswered},
-    core::{CHECK_INTERVAL, Core},
+    core::{CHECK_INTERVAL, Core, KEEPALIVES},
     error, keeper,
     lease::{Lease, PostgresHandle, Terms},
     reserved::Reserved,
@@ -72,7 +75,7 @@ impl Acquire<'_> {
                 Attempt::Acquired(session) => session,
                 Attempt::Contended(why) => return Ok(Attempt::Contended(why)),
             };
-            session.bound_by(self.timing.ttl().max(self.core.settings.session.ttl()) + CHECK_INTERVAL);
+            session.bound_by(self.ghost_bound());
             let ask = self.ask();
             let sent = self.core.clock.now();
             let limit = self.budget.for_answer(self.timing.query_timeout());
@@ -91,6 +94,13 @@ impl Acquire<'_> {
                 Err(_elapsed) => return Err(unanswered("a lock request", limit)),
             }
         }
+    }
+
+    /// How long the session can stay in the server once it is destroyed: a holder's idle limit, or what the server's keepalives take
+    /// to find that nobody is there.
+    fn ghost_bound(&self) -> Duration {
+        let session = self.core.settings.session.ttl().max(KEEPALIVES);
+        self.timing.ttl().min(session) + CHECK_INTERVAL
     }
 
     fn ask(&self) -> Ask {
@@ -178,12 +188,13 @@ impl Acquire<'_> {
             None => None,
         };
         let server_ttl = self.timing.ttl();
+        let deadline = self.timing.deadline(sent, server_ttl);
         let record = HoldRecord::draft(self.core.id, self.key.clone(), Arc::clone(&self.core.clock))
             .with_fencing_token(token)
-            .with_deadline(Some(self.timing.deadline(sent, server_ttl)))
+            .with_deadline(Some(deadline))
             .with_max_grace(Some(self.timing.max_grace()))
             .open();
-        let terms = Terms { timing: self.timing, expires: self.ttl.duration().map(|ttl| sent + ttl), owner };
+        let terms = Terms { timing: self.timing, expires: self.ttl.duration().map(|ttl| sent + ttl), owner, deadline };
         let watch = session.link().watch();
         let hold = record.hold();
         // A transaction puts it back by its end.

@@ -17,6 +17,7 @@ use tokio::{sync::watch, task::JoinSet, time::timeout};
 
 use crate::{
     borrowed::BorrowedPool,
+    budget::unanswered,
     config::{PostgresConfig, Settings},
     connect::{ConnectionString, Connector},
     lease::Lease,
@@ -30,6 +31,12 @@ use crate::{
 
 /// How often the server looks whether the client of a waiting session is still there (see `sql::SETUP`).
 pub(crate) const CHECK_INTERVAL: Duration = Duration::from_millis(500);
+
+/// What the keepalives of a session over TCP take to end it (see `sql::SETUP`: 5 s, then 3 probes every 2 s), rounded up.
+pub(crate) const KEEPALIVES: Duration = Duration::from_secs(12);
+
+/// How long the answer to a ping may take, the connection included.
+const PING_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(crate) struct Core {
     pub(crate) id: BackendId,
@@ -117,7 +124,7 @@ impl Core {
     /// Whether the server answers.
     pub(crate) async fn ping(&self) -> Result<()> {
         self.ensure_open()?;
-        self.pool.ping().await
+        timeout(PING_TIMEOUT, self.pool.ping()).await.unwrap_or_else(|_elapsed| Err(unanswered("a ping", PING_TIMEOUT)))
     }
 
     /// Ends all holds and waits, then all sessions, within the close timeout.

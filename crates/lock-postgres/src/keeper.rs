@@ -106,7 +106,7 @@ async fn heartbeat(lease: &Arc<Lease>, talk: Talk, sent: Instant) -> Option<Proo
     let asked =
         timeout(terms.timing.query_timeout(), talk.session().prove(terms.owner, &server_millis(idle).to_string()))
             .await;
-    conclude(lease, talk, asked, &terms, sent, idle).ok()
+    conclude(lease, talk, asked, &terms, sent, idle).await.ok()
 }
 
 /// A shortening counts from before the send, a lengthening once it is confirmed. `None` if the lease was lost.
@@ -120,7 +120,7 @@ async fn renew(lease: &Arc<Lease>, talk: Talk, order: Renewal, sent: Instant) ->
         _ => None,
     };
     let owner = exchanged.map_or(old.owner, |(_, new)| Owner::Session(new));
-    let new = Terms { timing, expires, owner };
+    let new = Terms { timing, expires, owner, deadline: old.deadline };
     let idle = idle_limit(&new, sent);
     let deadline = timing.deadline(sent, idle);
     if lease.record.hold().remaining().is_some_and(|left| sent + left > deadline) {
@@ -132,7 +132,17 @@ async fn renew(lease: &Arc<Lease>, talk: Talk, order: Renewal, sent: Instant) ->
         None => timeout(limit, talk.session().prove(owner, &millis)).await,
         Some((from, to)) => timeout(limit, talk.session().exchange(from, to, &millis)).await,
     };
-    let concluded = conclude(lease, talk, asked, &new, sent, idle);
+    let concluded = match asked {
+        // Said at once; what follows takes until the deadline.
+        Err(elapsed) => {
+            let loss = Loss::new(LossCause::HeartbeatTimeout).with_source(elapsed);
+            lease.record.lose(loss.clone());
+            let _ = answer.send(Err(loss.clone().into()));
+            silent(lease, talk, loss).await;
+            return None;
+        }
+        asked => conclude(lease, talk, asked, &new, sent, idle).await,
+    };
     // A guard that stopped waiting does not mind.
     let _ = answer.send(match &concluded {
         Ok(_) => lease.record.hold().ensure_valid(),
@@ -142,7 +152,7 @@ async fn renew(lease: &Arc<Lease>, talk: Talk, order: Renewal, sent: Instant) ->
 }
 
 /// Extends the lease from before the send, or ends it.
-fn conclude(
+async fn conclude(
     lease: &Arc<Lease>,
     talk: Talk,
     asked: Result<Result<Proof, tokio_postgres::Error>, Elapsed>,
@@ -152,20 +162,34 @@ fn conclude(
 ) -> Result<Proof, Loss> {
     let loss = match asked {
         Ok(Ok(proof)) if proof.owned && !proof.in_recovery => {
-            lease.set_terms(*terms);
+            let deadline = terms.timing.deadline(sent, idle);
+            lease.set_terms(Terms { deadline, ..*terms });
             // `false`: it ended while we asked, and the next look, or whoever ended it, sees to the session.
-            let _live = lease.record.extend(Some(terms.timing.deadline(sent, idle)), Some(terms.timing.max_grace()));
+            let _live = lease.record.extend(Some(deadline), Some(terms.timing.max_grace()));
             talk.finish();
             return Ok(proof);
         }
         Ok(Ok(_)) => Loss::new(LossCause::NotOurs),
         Ok(Err(error)) => Loss::new(LossCause::SessionEnded).with_source(error),
-        Err(elapsed) => Loss::new(LossCause::HeartbeatTimeout).with_source(elapsed),
+        Err(elapsed) => {
+            let loss = Loss::new(LossCause::HeartbeatTimeout).with_source(elapsed);
+            silent(lease, talk, loss.clone()).await;
+            return Err(loss);
+        }
     };
     // Before the turn ends, since the first end stays.
     lease.record.lose(loss.clone());
     drop(talk);
     Err(loss)
+}
+
+/// The server is silent: the holder is told at once, but the socket stays open until the deadline. A server that is only slow, or
+/// whose answers are lost, would let others in as soon as it closes, while the holder's work may still be ending. The end of the
+/// guard closes it before.
+async fn silent(lease: &Lease, talk: Talk, loss: Loss) {
+    lease.record.lose(loss);
+    sleep(lease.terms().deadline.saturating_duration_since(lease.core.clock.now())).await;
+    drop(talk);
 }
 
 /// A lease whose keeper is dropped.

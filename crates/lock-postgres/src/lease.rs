@@ -60,6 +60,8 @@ pub(crate) struct Terms {
     /// The end of the TTL; `None` is until released.
     pub(crate) expires: Option<Instant>,
     pub(crate) owner: Owner,
+    /// Until when the server lets nobody else in, whatever becomes of us.
+    pub(crate) deadline: Instant,
 }
 
 /// Where the session is. Whoever takes it out must put it back or end the lease; dropped, the session is destroyed.
@@ -122,6 +124,10 @@ impl Lease {
             Slot::Idle(session) => session.link().is_over(),
             Slot::Busy | Slot::Gone => false,
         }
+    }
+
+    fn is_busy(&self) -> bool {
+        matches!(&*self.slot(), Slot::Busy)
     }
 
     fn slot(&self) -> MutexGuard<'_, Slot> {
@@ -199,6 +205,10 @@ impl Lease {
 
     /// Gives the key back to the server and the session to the pool, for the guard or for closing.
     pub(crate) async fn release(&self) -> Result<Release> {
+        if self.is_lost() && self.is_busy() {
+            self.destroy();
+            return Ok(Release::Lost(self.loss()));
+        }
         let Ok(taken) = timeout(self.terms().timing.query_timeout(), self.take()).await else {
             return Err(self.unanswered("the server did not answer the last heartbeat"));
         };
@@ -307,7 +317,12 @@ impl LockHandle for PostgresHandle {
         let ended = || Error::from(self.0.loss());
         // The keeper does it, so that a renewal that is given up here is carried through all the same.
         self.0.renewals.send(Renewal { timing, ttl, answer }).map_err(|_| ended())?;
-        renewed.await.unwrap_or_else(|_| Err(ended()))
+        // The keeper may be on a runtime that nobody polls. Both arms are cancel safe.
+        tokio::select! {
+            biased;
+            renewed = renewed => renewed.unwrap_or_else(|_| Err(ended())),
+            loss = self.0.record.hold().lost() => Err(loss.into()),
+        }
     }
 
     async fn release(&mut self) -> Result<Release> {

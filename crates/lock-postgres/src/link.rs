@@ -70,11 +70,11 @@ impl OwnLink {
         let holder = Holder::default();
         let told = holder.clone();
         let driver = tokio::spawn(async move {
-            let connection = connection;
+            let mut connection = connection;
             // Declared after the connection, so that it is dropped before the socket closes.
             let tell = TellOnDrop(told);
             // Without an error we ended it ourselves, and nobody waits.
-            if let Err(error) = connection.await {
+            if let Err(error) = (&mut connection).await {
                 let error = Arc::new(error);
                 tell.0.tell(Loss::new(LossCause::SessionEnded).with_source(SharedError(Arc::clone(&error))));
                 sender.send_replace(Some(error));

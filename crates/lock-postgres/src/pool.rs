@@ -3,7 +3,10 @@
 use std::{
     future::{Future, poll_fn},
     ops::{Deref, DerefMut},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     task::Poll,
     time::Duration,
 };
@@ -11,7 +14,7 @@ use std::{
 use deadpool::managed::{Manager, Metrics, Object, Pool, PoolError, QueueMode, RecycleError, RecycleResult};
 use distributed_lock::{Attempt, Contention, Error, ErrorKind, Result};
 use tokio::{
-    sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError},
+    sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError, watch},
     time::Instant,
 };
 
@@ -68,6 +71,7 @@ pub(crate) struct OwnPool {
     /// As many as the pool has places. Waited for here, so that a call that is given up leaves the queue at once; the pool itself
     /// never has to wait.
     places: Arc<Semaphore>,
+    in_use: watch::Sender<usize>,
     reaper: Arc<Reaper>,
     /// How long a destroyed session can stay in the server.
     bound: Duration,
@@ -78,13 +82,47 @@ pub(crate) struct OwnPool {
 pub(crate) struct OwnPlace {
     // In this order, so that the place is free before the next may have it.
     session: Object<SessionManager>,
-    permit: OwnedSemaphorePermit,
+    permit: Permit,
+}
+
+/// The right to a place.
+#[derive(Debug)]
+struct Permit {
+    _places: OwnedSemaphorePermit,
+    in_use: Arc<InUse>,
+}
+
+/// Counts a place as in use until it is empty, or known to be as good as that. Closing waits for it.
+#[derive(Debug)]
+pub(crate) struct InUse {
+    places: watch::Sender<usize>,
+    counted: AtomicBool,
+}
+
+impl InUse {
+    /// The server has let go of the session in the place.
+    pub(crate) fn leave(&self) {
+        if self.counted.swap(false, Ordering::SeqCst) {
+            self.places.send_modify(|places| *places -= 1);
+        }
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        self.in_use.leave();
+    }
 }
 
 impl OwnPlace {
     /// Whether its session was in use before.
     pub(crate) fn is_reused(&self) -> bool {
         Object::metrics(&self.session).recycle_count > 0
+    }
+
+    /// What counts it as in use.
+    pub(crate) fn in_use(&self) -> Arc<InUse> {
+        Arc::clone(&self.permit.in_use)
     }
 
     /// Empties the place, so that the session is not given to the next.
@@ -115,7 +153,13 @@ impl OwnPool {
             .queue_mode(QueueMode::Lifo)
             .build()
             .map_err(|error| Error::new(ErrorKind::Other, "BUG: the pool has no runtime").with_source(error))?;
-        Ok(Self { pool, places: Arc::new(Semaphore::new(size)), reaper: Arc::default(), bound })
+        Ok(Self {
+            pool,
+            places: Arc::new(Semaphore::new(size)),
+            in_use: watch::Sender::new(0),
+            reaper: Arc::default(),
+            bound,
+        })
     }
 
     /// A connection that is being opened when the future is dropped is finished and kept, so that cancelled calls never add up
@@ -146,7 +190,16 @@ impl OwnPool {
     }
 
     /// `None` if there is none in time. Cancel safe, with a cost: the turn is lost.
-    async fn permit(&self, wait: Option<Duration>) -> Result<Option<OwnedSemaphorePermit>> {
+    async fn permit(&self, wait: Option<Duration>) -> Result<Option<Permit>> {
+        let permit = self.place(wait).await?;
+        Ok(permit.map(|places| {
+            self.in_use.send_modify(|places| *places += 1);
+            let in_use = InUse { places: self.in_use.clone(), counted: AtomicBool::new(true) };
+            Permit { _places: places, in_use: Arc::new(in_use) }
+        }))
+    }
+
+    async fn place(&self, wait: Option<Duration>) -> Result<Option<OwnedSemaphorePermit>> {
         let places = Arc::clone(&self.places);
         match (Arc::clone(&places).try_acquire_owned(), wait) {
             (Ok(permit), _) => Ok(Some(permit)),
@@ -160,11 +213,12 @@ impl OwnPool {
         }
     }
 
-    /// Gives out no more, ends those that are free, and waits until the server has let go of those that were destroyed.
+    /// Gives out no more, ends those that are free, and waits until the server has let go of all others.
     async fn close(&self) {
         self.places.close();
         self.pool.close();
-        self.reaper.drained().await;
+        // Cannot fail: the sender is ours.
+        let _ = self.in_use.subscribe().wait_for(|places| *places == 0).await;
     }
 }
 

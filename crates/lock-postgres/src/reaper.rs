@@ -3,7 +3,7 @@
 use std::{sync::OnceLock, thread, time::Duration};
 
 use tokio::{
-    sync::{mpsc, watch},
+    sync::mpsc,
     time::{Instant, sleep_until, timeout_at},
 };
 
@@ -11,10 +11,9 @@ use crate::{connect::SocketHandle, pool::OwnPlace};
 
 /// One thread with a runtime of its own, started with the first session to be destroyed: a session can be dropped where no
 /// runtime is, or none is polled.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Reaper {
     inbox: OnceLock<Option<mpsc::UnboundedSender<Doomed>>>,
-    left: watch::Sender<usize>,
 }
 
 /// A session whose socket is shut down for writing.
@@ -25,41 +24,27 @@ pub(crate) struct Doomed {
     pub(crate) bound: Duration,
 }
 
-impl Default for Reaper {
-    fn default() -> Self {
-        Self { inbox: OnceLock::new(), left: watch::Sender::new(0) }
-    }
-}
-
 impl Reaper {
     /// Takes a session over. Neither waits nor needs a runtime.
     pub(crate) fn take(&self, doomed: Doomed) {
-        let inbox = self.inbox.get_or_init(|| start(self.left.clone()));
-        self.left.send_modify(|left| *left += 1);
+        let inbox = self.inbox.get_or_init(start);
         let refused = match inbox {
             Some(inbox) => inbox.send(doomed).err().map(|refused| refused.0),
             None => Some(doomed),
         };
         if let Some(doomed) = refused {
             // There is no thread to be had: the place comes back early, which can only cost a connection too many.
-            end(doomed.place, &self.left);
+            doomed.place.forget();
         }
-    }
-
-    /// Completes when no session is left to wait for. Cancel safe.
-    pub(crate) async fn drained(&self) {
-        // Cannot fail: the sender is ours.
-        let _ = self.left.subscribe().wait_for(|left| *left == 0).await;
     }
 }
 
-fn start(left: watch::Sender<usize>) -> Option<mpsc::UnboundedSender<Doomed>> {
+fn start() -> Option<mpsc::UnboundedSender<Doomed>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
     let (sender, mut inbox) = mpsc::unbounded_channel::<Doomed>();
     let work = async move {
         let mut waiting = tokio::task::JoinSet::new();
         while let Some(doomed) = inbox.recv().await {
-            let left = left.clone();
             waiting.spawn(async move {
                 let deadline = Instant::now() + doomed.bound;
                 // What is not seen to end has ended by its bound.
@@ -67,7 +52,7 @@ fn start(left: watch::Sender<usize>) -> Option<mpsc::UnboundedSender<Doomed>> {
                     Ok(Ok(())) => {}
                     Ok(Err(_)) | Err(_) => sleep_until(deadline).await,
                 }
-                end(doomed.place, &left);
+                doomed.place.forget();
             });
             while waiting.try_join_next().is_some() {}
         }
@@ -76,9 +61,4 @@ fn start(left: watch::Sender<usize>) -> Option<mpsc::UnboundedSender<Doomed>> {
     let thread = thread::Builder::new().name("lock-postgres-reaper".into());
     thread.spawn(move || runtime.block_on(work)).ok()?;
     Some(sender)
-}
-
-fn end(place: OwnPlace, left: &watch::Sender<usize>) {
-    place.forget();
-    left.send_modify(|left| *left -= 1);
 }

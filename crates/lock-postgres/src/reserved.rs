@@ -10,7 +10,7 @@ use deadpool::managed::Object;
 
 use crate::{
     link::Link,
-    pool::OwnPlace,
+    pool::{InUse, OwnPlace},
     reaper::{Doomed, Reaper},
     session::Session,
 };
@@ -44,6 +44,14 @@ impl Reserved {
                 Link::Own(_) => false,
             },
             None => false,
+        }
+    }
+
+    /// What counts its place in our pool as in use.
+    pub(crate) fn in_use(&self) -> Option<Arc<InUse>> {
+        match &self.place {
+            Some(Place::Own { place, .. }) => Some(place.in_use()),
+            Some(Place::Borrowed(_)) | None => None,
         }
     }
 

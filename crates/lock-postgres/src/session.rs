@@ -117,19 +117,17 @@ impl Session {
     /// A session over a connection of a pool that the user handed in. Its settings stay as they are.
     pub(crate) async fn borrow(object: deadpool_postgres::Object, world: &WorldCell) -> Result<Self> {
         let prepare = |statement, types| object.prepare_typed_cached(statement, types);
-        // From the connection's own cache, but for the first time.
-        let (try_lock, try_fenced, heartbeat, unlock) = tokio::try_join!(
+        // The statements come from the connection's own cache, but for the first time. Which server it is must be asked each time:
+        // the pool may have reconnected to another.
+        let (identity, try_lock, try_fenced, heartbeat, unlock) = tokio::try_join!(
+            object.query_typed_one(sql::IDENTITY, &[]),
             prepare(sql::TRY, TRY_TYPES),
             prepare(sql::TRY_FENCED, TRY_TYPES),
             prepare(sql::HEARTBEAT, HEARTBEAT_TYPES),
             prepare(sql::UNLOCK, UNLOCK_TYPES),
         )
-        .map_err(|error| error::wrap(error, "prepare lock statements"))?;
-        if world.get().is_none() {
-            let identity = object.query_typed_one(sql::IDENTITY, &[]).await;
-            let identity = identity.map_err(|error| error::wrap(error, "ask which server it is"))?;
-            ensure_identity(&identity, "the pool's server", world)?;
-        }
+        .map_err(|error| error::wrap(error, "prepare a borrowed session"))?;
+        ensure_identity(&identity, "the pool's server", world)?;
         let statements = Statements { try_lock, try_fenced, heartbeat, unlock };
         Ok(Self { link: Link::Borrowed(Borrowed(object)), statements, inherited: None })
     }

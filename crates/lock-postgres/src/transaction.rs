@@ -57,6 +57,7 @@ where
             Attempt::Contended(why) => return Ok(Attempt::Contended(why)),
         };
         let (reused, socket) = (session.is_reused(), session.link().socket().cloned());
+        let in_use = session.in_use();
         let (inherited, watch) = (session.inherited().cloned(), session.link().watch());
         let limit = run.budget.for_answer(core.settings.session.query_timeout());
         let transaction = match timeout(limit, session.begin()).await {
@@ -90,6 +91,7 @@ where
                 socket.shutdown_write();
                 if socket.until_eof().await.is_ok() {
                     listed = None;
+                    in_use.iter().for_each(|place| place.leave());
                 }
             }
         };
