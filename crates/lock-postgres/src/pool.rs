@@ -29,7 +29,7 @@ use crate::{
 };
 
 /// How much later than the wait for a place a connection that is being opened is given up.
-const CONNECT_SLACK: Duration = Duration::from_millis(100);
+const CONNECT_SLACK: Duration = Duration::from_millis(200);
 
 /// Opens sessions and throws away those that are over.
 #[derive(Debug)]

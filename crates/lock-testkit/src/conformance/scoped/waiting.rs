@@ -43,6 +43,8 @@ async fn waiting_body_starts_after_the_other_ended_and_not_before(bench: &Bench)
 async fn elapses(bench: &Bench, wait: Duration, expected: Contention) -> Outcome {
     let (ours, theirs) = (bench.scoped().await?, bench.scoped().await?);
     let (_run, _hold) = Occupied::of(bench, &ours).await?;
+    // So that the budget is for the key and not for a connection.
+    theirs.ping().await?;
     let started = Instant::now();
     let mut waiting = Occupied::start(bench, &theirs, Wait::UpTo(wait));
     while !waiting.running.is_finished() && started.elapsed() <= wait + bench.slack() {
