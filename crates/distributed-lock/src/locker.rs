@@ -62,6 +62,8 @@ pub trait Backend: Debug + Display + Send + Sync + 'static {
 
     /// Ends every hold and wait of this locker (cause `Closed`) and refuses later calls. Cancel safe: call it again to finish.
     ///
+    /// The keys are free at once, while work under them can still be within its grace: stop the work first where that matters.
+    ///
     /// # Errors
     /// When something could not be freed within the locker's limit; what is left ends within
     /// [`Guarantees::cleanup`](crate::Guarantees::cleanup).

@@ -13,7 +13,7 @@ use tokio::time::timeout;
 
 use crate::{
     answer::{Answer, Before, Granted},
-    budget::{Budget, SLACK, unanswered},
+    budget::{Budget, SLACK, server_share, unanswered},
     core::{CHECK_INTERVAL, Core, KEEPALIVES},
     error, keeper,
     lease::{Lease, PostgresHandle, Terms},
@@ -87,7 +87,10 @@ impl Acquire<'_> {
                     self.leave(session, &ask).await;
                     return Ok(Attempt::Contended(self.core.registry.why_contended(self.id, self.key)));
                 }
-                Ok(Ok(Answer::Contended)) => return self.wait(session, &ask).await,
+                Ok(Ok(Answer::Contended)) => {
+                    let round_trip = self.core.clock.now().saturating_duration_since(sent);
+                    return self.wait(session, &ask, round_trip).await;
+                }
                 // The server ended it while it lay in the pool: it owns nothing, and the next may be alive.
                 Ok(Err(error)) if session.is_reused() && error::ended_session(&error) => {}
                 Ok(Err(error)) => return Err(error::unavailable(error, "ask for a lock")),
@@ -96,11 +99,10 @@ impl Acquire<'_> {
         }
     }
 
-    /// How long the session can stay in the server once it is destroyed: a holder's idle limit, or what the server's keepalives take
-    /// to find that nobody is there.
+    /// How long the session can stay in the server once it is destroyed: the idle limit that it has before a grant, or that of a
+    /// holder unless the server's keepalives find before that nobody is there.
     fn ghost_bound(&self) -> Duration {
-        let session = self.core.settings.session.ttl().max(KEEPALIVES);
-        self.timing.ttl().min(session) + CHECK_INTERVAL
+        self.timing.ttl().min(KEEPALIVES).max(self.core.settings.session.ttl()) + CHECK_INTERVAL
     }
 
     fn ask(&self) -> Ask {
@@ -119,14 +121,14 @@ impl Acquire<'_> {
     }
 
     /// In the server's queue, for what is left of the budget.
-    async fn wait(&self, session: Reserved, ask: &Ask) -> Result<Attempt> {
+    async fn wait(&self, session: Reserved, ask: &Ask, round_trip: Duration) -> Result<Attempt> {
         let left = self.budget.left();
         if left.is_some_and(|left| left.is_zero()) {
             self.leave(session, ask).await;
             return Ok(Attempt::Contended(Contention::WaitElapsed));
         }
         let waiter_idle = server_millis(self.timing.waiter_idle()).to_string();
-        let lock_timeout = lock_timeout_text(left);
+        let lock_timeout = lock_timeout_text(server_share(left, round_trip));
         let waiting = session.wait_lock(ask, &waiter_idle, &lock_timeout);
         let waited = match left {
             None => waiting.await,
@@ -143,7 +145,7 @@ impl Acquire<'_> {
                 return Err(Error::new(ErrorKind::Other, "BUG: a wait without an error granted nothing"));
             }
             Err(error) if error.code().is_some_and(|state| state.code() == "55P03") => {
-                self.elapsed(session, ask, &before).await;
+                self.elapsed(session, ask, &before, round_trip).await;
                 return Ok(Attempt::Contended(Contention::WaitElapsed));
             }
             Err(error) => return Err(error::unavailable(error, "wait for a lock")),
@@ -168,8 +170,8 @@ impl Acquire<'_> {
     }
 
     /// A wait that ended in an error may have been granted all the same: the session is proven clean or destroyed.
-    async fn elapsed(&self, session: Reserved, ask: &Ask, before: &Before) {
-        match timeout(SLACK, session.leave_wait(ask.scope, before)).await {
+    async fn elapsed(&self, session: Reserved, ask: &Ask, before: &Before, round_trip: Duration) {
+        match timeout(SLACK.max(round_trip * 2), session.leave_wait(ask.scope, before)).await {
             Ok(Ok(true)) => session.give_back(),
             Ok(Ok(false)) => tracing::debug!(
                 target: "lock_postgres",

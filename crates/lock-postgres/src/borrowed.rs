@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use deadpool::managed::TimeoutType;
-use deadpool_postgres::{Pool, PoolError};
+use deadpool_postgres::{Object, Pool, PoolError};
 use distributed_lock::{Attempt, Contention, Error, ErrorKind, Result};
 
 use crate::{
@@ -21,30 +21,41 @@ pub(crate) struct BorrowedPool {
 }
 
 impl BorrowedPool {
-    /// Cancel safe, as the pool's own `get` is.
+    /// Cancel safe, as the pool's own `get` is. Connections that the server ended while they lay in the pool are thrown away.
     pub(crate) async fn reserve(&self, wait: Option<Duration>, limit: Option<Duration>) -> Result<Attempt<Reserved>> {
-        if wait == Some(Duration::ZERO) && self.is_exhausted() {
-            return Ok(Attempt::Contended(Contention::NoConnection));
-        }
-        let got = match within(limit, self.pool.get()).await {
-            Ok(got) => got,
-            Err(_) if self.is_exhausted() => return Ok(Attempt::Contended(Contention::NoConnection)),
-            Err(error) => return Err(error),
-        };
-        match got {
-            Ok(object) => {
-                let session = within(limit, Session::borrow(object, &self.world)).await??;
-                Ok(Attempt::Acquired(Reserved::new(Place::Borrowed(Box::new(session)))))
+        loop {
+            if wait == Some(Duration::ZERO) && self.is_exhausted() {
+                return Ok(Attempt::Contended(Contention::NoConnection));
             }
-            Err(PoolError::Timeout(TimeoutType::Wait)) => Ok(Attempt::Contended(Contention::NoConnection)),
-            Err(PoolError::Backend(error)) => Err(error::wrap(error, "connect")),
-            Err(PoolError::Closed) => Err(Error::new(ErrorKind::Closed, "the pool was closed")),
-            Err(error) => Err(Error::new(ErrorKind::Unavailable, "the pool gave no connection").with_source(error)),
+            let object = match within(limit, self.pool.get()).await {
+                Ok(Ok(object)) => object,
+                Ok(Err(PoolError::Timeout(TimeoutType::Wait))) => {
+                    return Ok(Attempt::Contended(Contention::NoConnection));
+                }
+                Ok(Err(error)) => return Err(no_connection(error)),
+                Err(_) if self.is_exhausted() => return Ok(Attempt::Contended(Contention::NoConnection)),
+                Err(error) => return Err(error),
+            };
+            let reused = Object::metrics(&object).recycle_count > 0;
+            match within(limit, Session::borrow(object, &self.world)).await? {
+                Ok(session) => return Ok(Attempt::Acquired(Reserved::new(Place::Borrowed(Box::new(session))))),
+                // It is closed now, so the pool does not give it again.
+                Err(error) if reused && error.kind() == ErrorKind::Unavailable => {}
+                Err(error) => return Err(error),
+            }
         }
     }
 
     fn is_exhausted(&self) -> bool {
         let status = self.pool.status();
         status.available == 0 && status.size >= status.max_size
+    }
+}
+
+fn no_connection(error: PoolError) -> Error {
+    match error {
+        PoolError::Backend(error) => error::wrap(error, "connect"),
+        PoolError::Closed => Error::new(ErrorKind::Closed, "the pool was closed"),
+        error => Error::new(ErrorKind::Unavailable, "the pool gave no connection").with_source(error),
     }
 }

@@ -50,6 +50,12 @@ impl Budget {
     }
 }
 
+/// What of the time left the server may wait, so that its answer is back before we give it up. On a near network that is all of it.
+pub(crate) fn server_share(left: Option<Duration>, round_trip: Duration) -> Option<Duration> {
+    let travel = if round_trip > SLACK / 2 { round_trip } else { Duration::ZERO };
+    left.map(|left| left.saturating_sub(travel).max(Duration::from_millis(1)))
+}
+
 /// The answer did not come, and the session that owes it is destroyed.
 pub(crate) fn unanswered(what: &str, limit: Duration) -> Error {
     let message = format!("the server did not answer {what} within {limit:?}; the session was ended");

@@ -65,9 +65,11 @@ pub(crate) async fn keep(
                 lease.expire().await;
                 return;
             }
-            // Somebody else ended it and sees to the session.
-            Some(_) => {
-                unkept.0 = None;
+            // Whoever released it or closed the locker sees to the session; otherwise it is over.
+            Some(loss) => {
+                if matches!(loss.cause(), LossCause::Closed | LossCause::Released) {
+                    unkept.0 = None;
+                }
                 return;
             }
         }
@@ -185,10 +187,11 @@ async fn conclude(
 
 /// The server is silent: the holder is told at once, but the socket stays open until the deadline. A server that is only slow, or
 /// whose answers are lost, would let others in as soon as it closes, while the holder's work may still be ending. The end of the
-/// guard closes it before.
+/// guard closes it before. Half the margin more costs nobody anything: the server waits for all of it.
 async fn silent(lease: &Lease, talk: Talk, loss: Loss) {
     lease.record.lose(loss);
-    sleep(lease.terms().deadline.saturating_duration_since(lease.core.clock.now())).await;
+    let Terms { deadline, timing, .. } = lease.terms();
+    sleep((deadline + timing.margin() / 2).saturating_duration_since(lease.core.clock.now())).await;
     drop(talk);
 }
 

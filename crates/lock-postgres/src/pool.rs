@@ -237,16 +237,22 @@ impl SessionPool {
 
     /// Whether the server answers. Never waits for a place: without one it asks on a connection beside our pool.
     pub(crate) async fn ping(&self) -> Result<()> {
-        match (self.reserve_within(Some(Duration::ZERO), None).await?, self) {
-            (Attempt::Acquired(session), _) => {
-                session.ping().await?;
-                session.give_back();
-                Ok(())
-            }
-            (Attempt::Contended(_), Self::Own(own)) => own.pool.manager().create().await?.ping().await,
-            (Attempt::Contended(_), Self::Borrowed(_)) => {
-                let message = "every connection of the pool is in use, so the server could not be asked";
-                Err(Error::new(ErrorKind::LimitReached, message))
+        loop {
+            match (self.reserve_within(Some(Duration::ZERO), None).await?, self) {
+                (Attempt::Acquired(session), _) => match session.ping().await {
+                    Ok(()) => {
+                        session.give_back();
+                        return Ok(());
+                    }
+                    // The server ended it while it lay in the pool, which says nothing of the server.
+                    Err(error) if session.is_reused() && error.kind() == ErrorKind::Unavailable => {}
+                    Err(error) => return Err(error),
+                },
+                (Attempt::Contended(_), Self::Own(own)) => return own.pool.manager().create().await?.ping().await,
+                (Attempt::Contended(_), Self::Borrowed(_)) => {
+                    let message = "every connection of the pool is in use, so the server could not be asked";
+                    return Err(Error::new(ErrorKind::LimitReached, message));
+                }
             }
         }
     }

@@ -15,7 +15,7 @@ use crate::{
     error,
     link::{Borrowed, Link, OwnLink},
     sql,
-    world::{WorldCell, ensure_identity, refuse_standby},
+    world::{WorldCell, ensure_borrowed, ensure_identity, refuse_standby},
 };
 
 /// For one server: from the look-up of its name until the session is set up.
@@ -120,14 +120,17 @@ impl Session {
         // The statements come from the connection's own cache, but for the first time. Which server it is must be asked each time:
         // the pool may have reconnected to another.
         let (identity, try_lock, try_fenced, heartbeat, unlock) = tokio::try_join!(
-            object.query_typed_one(sql::IDENTITY, &[]),
+            object.simple_query(sql::BORROWED_IDENTITY),
             prepare(sql::TRY, TRY_TYPES),
             prepare(sql::TRY_FENCED, TRY_TYPES),
             prepare(sql::HEARTBEAT, HEARTBEAT_TYPES),
             prepare(sql::UNLOCK, UNLOCK_TYPES),
         )
         .map_err(|error| error::wrap(error, "prepare a borrowed session"))?;
-        ensure_identity(&identity, "the pool's server", world)?;
+        if let Err(error) = ensure_borrowed(&identity, world) {
+            drop(deadpool_postgres::Object::take(object));
+            return Err(error);
+        }
         let statements = Statements { try_lock, try_fenced, heartbeat, unlock };
         Ok(Self { link: Link::Borrowed(Borrowed(object)), statements, inherited: None })
     }

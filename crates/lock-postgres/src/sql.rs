@@ -10,6 +10,13 @@ select pg_catalog.pg_is_in_recovery() as in_recovery, \
 pg_catalog.current_database()::pg_catalog.text as database, \
 (select c.system_identifier from pg_catalog.pg_control_system() as c)::pg_catalog.text as server";
 
+/// The same of a borrowed connection, as a simple query: `fresh` says that no transaction was open on it.
+pub(crate) const BORROWED_IDENTITY: &str = "\
+select pg_catalog.pg_is_in_recovery() as in_recovery, \
+pg_catalog.current_database()::pg_catalog.text as database, \
+(select c.system_identifier from pg_catalog.pg_control_system() as c)::pg_catalog.text as server, \
+pg_catalog.now() operator(pg_catalog.=) pg_catalog.statement_timestamp() as fresh";
+
 /// Settings of a session of ours, set once when it connects, and the limits it had before. `$1` is the idle limit.
 ///
 /// `client_connection_check_interval` and `statement_timeout` act from the next statement on.
@@ -182,6 +189,8 @@ macro_rules! try_in_transaction {
     ($token:tt) => {
         concat!(
             "select g.granted, g.idle, pg_catalog.pg_is_in_recovery() as in_recovery, pg_catalog.now() as since, \
+             case when pg_catalog.current_setting('server_version_num')::pg_catalog.int4 operator(pg_catalog.>=) 170000 \
+             then pg_catalog.set_config('transaction_timeout', '0', true) end as untimed, \
              case when g.granted then ",
             token!($token),
             " end as token \

@@ -17,7 +17,7 @@ use tokio_postgres::{Transaction, types::Type};
 
 use crate::{
     answer::{Answer, Granted, Limits, answer, before},
-    budget::{Budget, SLACK, unanswered},
+    budget::{Budget, SLACK, server_share, unanswered},
     core::{Core, closed},
     error,
     link::{LastWord, SharedError},
@@ -138,6 +138,7 @@ impl Run<'_> {
         let limit = self.budget.for_answer(session.query_timeout());
         let holder = server_millis(session.ttl()).to_string();
         let parameters = [(&self.id as _, Type::INT8), (&holder as _, Type::TEXT)];
+        let sent = self.core.clock.now();
         // In this order and in one write.
         let tried = async {
             let tried = transaction.query_typed_one(sql::TRY_IN_TRANSACTION, &parameters);
@@ -160,18 +161,20 @@ impl Run<'_> {
         if left.is_some_and(|left| left.is_zero()) {
             return Ok(Attempt::Contended(Contention::WaitElapsed));
         }
-        self.wait(transaction, left, inherited).await
+        let round_trip = self.core.clock.now().saturating_duration_since(sent);
+        self.wait(transaction, left, round_trip, inherited).await
     }
 
     async fn wait(
         &self,
         transaction: &Transaction<'_>,
         left: Option<Duration>,
+        round_trip: Duration,
         inherited: Option<&Limits>,
     ) -> Result<Attempt<SystemTime>> {
         let session = &self.core.settings.session;
         let waiter = server_millis(session.waiter_idle()).to_string();
-        let lock_timeout = lock_timeout_text(left);
+        let lock_timeout = lock_timeout_text(server_share(left, round_trip));
         let parameters = [(&self.id as _, Type::INT8), (&waiter as _, Type::TEXT), (&lock_timeout as _, Type::TEXT)];
         // In this order and in one write.
         let waiting = async {

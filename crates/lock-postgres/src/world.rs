@@ -3,7 +3,7 @@
 use std::sync::{Mutex, PoisonError};
 
 use distributed_lock::{Error, ErrorKind, Result, World};
-use tokio_postgres::Row;
+use tokio_postgres::{Row, SimpleQueryMessage};
 
 use crate::error;
 
@@ -41,6 +41,26 @@ pub(crate) fn ensure_identity(row: &Row, target: &str, world: &WorldCell) -> Res
     refuse_standby(row, target)?;
     let fact = |name| row.try_get::<_, String>(name).map_err(|error| error::wrap(error, "read the server's identity"));
     world.ensure(World::new(fact("server")?, fact("database")?))
+}
+
+/// The same of a connection that a pool of the user's gave, which may also be in a transaction that somebody left open: a lease in it
+/// would have no end, and a scoped run would commit it.
+pub(crate) fn ensure_borrowed(answer: &[SimpleQueryMessage], world: &WorldCell) -> Result<()> {
+    let row = answer.iter().find_map(|message| match message {
+        SimpleQueryMessage::Row(row) => Some(row),
+        _ => None,
+    });
+    let fact = |name| row.and_then(|row| row.try_get(name).ok().flatten());
+    match (fact("in_recovery"), fact("fresh"), fact("server"), fact("database")) {
+        (Some("t"), ..) => Err(standby("the pool's server")),
+        (Some("f"), Some("t"), Some(server), Some(database)) => world.ensure(World::new(server, database)),
+        (Some("f"), Some("f"), ..) => {
+            let message = "the pool gave a connection with a transaction that somebody left open; it was closed: let whoever uses the \
+                           pool end their transactions";
+            Err(Error::new(ErrorKind::Misconfigured, message))
+        }
+        _ => Err(Error::new(ErrorKind::Other, "BUG: the server's identity has an unknown form")),
+    }
 }
 
 pub(crate) fn refuse_standby(row: &Row, target: &str) -> Result<()> {
