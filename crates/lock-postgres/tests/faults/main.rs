@@ -16,6 +16,7 @@ mod overloads;
 mod pool;
 mod scoped;
 mod settings;
+mod silence;
 mod transaction;
 mod wire;
 
@@ -31,7 +32,7 @@ fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     // They wait for timers far more than they work.
     arguments.test_threads.get_or_insert(6);
-    let themes: [fn() -> Vec<Trial>; 14] = [
+    let themes: [fn() -> Vec<Trial>; 15] = [
         loss::trials,
         frozen::trials,
         dropping::trials,
@@ -45,6 +46,7 @@ fn main() -> ExitCode {
         overloads::trials,
         bad_input::trials,
         wire::trials,
+        silence::trials,
         cases::trials,
     ];
     libtest_mimic::run(&arguments, themes.iter().flat_map(|trials| trials()).collect()).exit_code()

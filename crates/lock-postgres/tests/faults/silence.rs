@@ -1,0 +1,180 @@
+//! Servers that are silent, far away, of another world, or that ended a session unseen; and what is in flight meanwhile.
+
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use distributed_lock::{Attempt, Backend, Contention, ErrorKind, LockerExt, Ran, Ttl};
+use libtest_mimic::{Failed, Trial};
+use lock_postgres::{PostgresConfig, PostgresLocker};
+use lock_testkit::{Cluster, Observer, proxy::Flow, requirement};
+use tokio::{
+    runtime::{Builder, Runtime},
+    time::{Instant, sleep, timeout},
+};
+use tokio_postgres::NoTls;
+
+use crate::bench::{AMPLE, Server, ms, shortened, trial};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    let on_one_thread = |name, test: fn(&Cluster)| {
+        requirement::trial(name, Cluster::shared, move |cluster| {
+            test(cluster);
+            Ok::<_, Failed>(())
+        })
+    };
+    vec![
+        trial("silence::work_in_its_grace_has_ended_before_another_gets_in", work_in_its_grace),
+        trial("silence::ping_of_a_silent_server_ends", ping_ends),
+        trial("silence::closing_waits_for_a_release_in_flight", closing_waits),
+        trial("silence::wait_over_a_slow_network_elapses_and_is_no_error", slow_network),
+        trial("silence::borrowed_connection_in_an_open_transaction_is_refused_and_closed", open_transaction),
+        requirement::trial("silence::borrowed_connection_to_another_server_is_refused", Cluster::start, |other| {
+            Runtime::new()?.block_on(two_servers(&other));
+            Ok::<_, Failed>(())
+        }),
+        on_one_thread("silence::renewal_ends_although_nobody_polls_its_keeper", renewal_ends),
+        on_one_thread("silence::sessions_that_ended_unseen_are_replaced", ended_unseen),
+    ]
+}
+
+/// Answers are lost, requests are not: the server would give the key away as soon as our socket closed.
+async fn work_in_its_grace(server: Server) {
+    let (proxy, config) = server.proxy();
+    let locker = PostgresLocker::new(&config).unwrap();
+    let mut guard = locker.acquire("k", ms(8_000)).await.unwrap();
+    let rival = server.rival("k", &guard.hold()).await;
+    proxy.down(Flow::Drop);
+    let last = Arc::new(Mutex::new(Instant::now()));
+    let ticking = Arc::clone(&last);
+    // It is told, and ends only when it is dropped.
+    let work = async move {
+        loop {
+            *ticking.lock().unwrap() = Instant::now();
+            sleep(ms(5)).await;
+        }
+    };
+    let ran: Ran<()> = guard.run(ms(4_000), work).await.unwrap();
+    assert!(matches!(ran, Ran::Lost { value: None, .. }));
+    let (_rival, granted) = rival.granted().await;
+    let last = *last.lock().unwrap();
+    assert!(last <= granted, "both worked for {:?}", last - granted);
+}
+
+async fn ping_ends(server: Server) {
+    let (proxy, config) = server.proxy();
+    let locker = PostgresLocker::new(&config).unwrap();
+    locker.ping().await.unwrap();
+    proxy.down(Flow::Drop);
+    let pinged = timeout(AMPLE, locker.ping()).await.expect("a ping hangs");
+    assert_eq!(pinged.unwrap_err().kind(), ErrorKind::Unavailable);
+}
+
+async fn closing_waits(server: Server) {
+    let (proxy, config) = server.proxy();
+    let locker = PostgresLocker::new(&config).unwrap();
+    let guard = locker.acquire("k", Ttl::UNTIL_RELEASED).await.unwrap();
+    proxy.up(Flow::Delay(ms(300)));
+    let (_how, held) = tokio::join!(guard.release(), async {
+        locker.close().await.unwrap();
+        server.observer.advisory_locks().await.unwrap()
+    });
+    assert_eq!(held, [], "closing said that all is free");
+}
+
+async fn slow_network(server: Server) {
+    let (proxy, config) = server.proxy();
+    let (locker, other) = (PostgresLocker::new(&config).unwrap(), server.locker());
+    locker.ping().await.unwrap();
+    let _guard = other.acquire("k", Ttl::UNTIL_RELEASED).await.unwrap();
+    proxy.both(Flow::Delay(ms(100)));
+    let waited = locker.acquire_within("k", Ttl::UNTIL_RELEASED, ms(2_000)).await.unwrap();
+    assert!(matches!(waited, Attempt::Contended(Contention::WaitElapsed)), "{waited:?}");
+}
+
+fn pool(url: String, size: usize) -> deadpool_postgres::Pool {
+    let mut config = deadpool_postgres::Config::new();
+    config.url = Some(url);
+    config.pool = Some(deadpool_postgres::PoolConfig::new(size));
+    config.create_pool(Some(deadpool_postgres::Runtime::Tokio1), NoTls).unwrap()
+}
+
+fn borrowing(pool: &deadpool_postgres::Pool) -> PostgresLocker {
+    PostgresLocker::with_pool(pool.clone(), &shortened(PostgresConfig::for_pool())).unwrap()
+}
+
+/// The idle limit of a session does not act inside a transaction.
+async fn open_transaction(server: Server) {
+    let pool = pool(server.url.clone(), 1);
+    let locker = borrowing(&pool);
+    pool.get().await.unwrap().batch_execute("begin").await.unwrap();
+    let refused = locker.acquire("k", Ttl::UNTIL_RELEASED).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Misconfigured, "{refused:?}");
+    let guard = locker.acquire("k", Ttl::UNTIL_RELEASED).await.unwrap();
+    let states: Vec<_> = server.observer.sessions().await.unwrap().into_iter().map(|session| session.state).collect();
+    assert_eq!(states, [Some("idle".to_owned())]);
+    guard.release().await.unwrap().exclusive().unwrap();
+    pool.close();
+    server.quiet().await;
+}
+
+async fn two_servers(other: &Cluster) {
+    let first = Cluster::start().unwrap();
+    let mut both = tokio_postgres::Config::new();
+    both.user("postgres").dbname("postgres").host("127.0.0.1").host("127.0.0.1");
+    both.port(first.port()).port(other.port());
+    let manager = deadpool_postgres::Manager::new(both, NoTls);
+    let pool = deadpool_postgres::Pool::builder(manager).max_size(2).build().unwrap();
+    let locker = borrowing(&pool);
+    let guard = locker.acquire("k", Ttl::UNTIL_RELEASED).await.unwrap();
+    // The next connection leads to the second server.
+    first.stop_immediate().unwrap();
+    guard.lost().await;
+    let refused = locker.acquire("k", Ttl::UNTIL_RELEASED).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Misconfigured, "{refused:?}");
+}
+
+fn renewal_ends(cluster: &Cluster) {
+    let runtime = || Builder::new_current_thread().enable_all().build().unwrap();
+    let (first, second) = (runtime(), runtime());
+    let (_server, _locker, mut guard) = first.block_on(async {
+        let server = Server::on(cluster).await;
+        let locker = server.locker();
+        let guard = locker.acquire("k", ms(2_000)).await.unwrap();
+        (server, locker, guard)
+    });
+    let renewed = second.block_on(async { timeout(AMPLE, guard.renew(ms(2_000))).await });
+    assert_eq!(renewed.expect("a renewal hangs").unwrap_err().kind(), ErrorKind::Lost);
+}
+
+/// On one thread, so that the driver's task has not been polled since the server ended the session.
+fn ended_unseen(cluster: &Cluster) {
+    Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+        let server = Server::on(cluster).await;
+        let pool = pool(server.url.clone(), 1);
+        for locker in [server.locker(), borrowing(&pool)] {
+            for _ in 0..2 {
+                let guard = locker.acquire("k", Ttl::UNTIL_RELEASED).await.unwrap();
+                guard.release().await.unwrap().exclusive().unwrap();
+                end_all(&server);
+            }
+            locker.ping().await.unwrap();
+            locker.close().await.unwrap();
+        }
+    });
+}
+
+/// Ends all sessions from another thread, and waits there until they are gone.
+fn end_all(server: &Server) {
+    let end = || {
+        Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+            let observer = Observer::connect(&server.admin).await.unwrap();
+            for session in observer.sessions().await.unwrap() {
+                observer.terminate(session.pid).await.unwrap();
+            }
+            observer.quiet(Duration::from_secs(10)).await.unwrap();
+        });
+    };
+    std::thread::scope(|scope| scope.spawn(end).join().unwrap());
+}
