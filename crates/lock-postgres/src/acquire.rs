@@ -1,6 +1,7 @@
 //! One acquire: a session, a try, and if need be a wait in the server's queue.
 
 use std::{
+    pin::pin,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -14,13 +15,13 @@ use tokio::time::timeout;
 use crate::{
     answer::{Answer, Before, Granted},
     budget::{Budget, SLACK, server_share, unanswered},
-    core::{CHECK_INTERVAL, Core, KEEPALIVES},
-    error, keeper,
+    core::{Core, ghost_bound},
+    error,
     lease::{Lease, PostgresHandle, Terms},
     reserved::Reserved,
-    session::{Ask, Scope},
+    session::{Ask, Scope, Session},
     timing::{Timing, lock_timeout_text, server_millis},
-    token, world,
+    token,
 };
 
 /// What is to own the lock.
@@ -75,42 +76,38 @@ impl Acquire<'_> {
                 Attempt::Acquired(session) => session,
                 Attempt::Contended(why) => return Ok(Attempt::Contended(why)),
             };
-            session.bound_by(self.ghost_bound());
-            let ask = self.ask();
+            session.bound_by(ghost_bound(&self.core.settings.session, self.timing.ttl()));
+            let ask = self.ask(&session);
             let sent = self.core.clock.now();
             let limit = self.budget.for_answer(self.timing.query_timeout());
             // A session that is dropped from here on is destroyed: it may own the lock.
-            match timeout(limit, session.try_lock(&ask)).await {
-                Ok(Ok(Answer::Granted(granted))) => return self.grant(session, granted, sent).map(Attempt::Acquired),
-                Ok(Ok(Answer::InRecovery)) => return Err(world::standby("the server")),
-                Ok(Ok(Answer::Contended)) if self.budget.is_try() => {
-                    self.leave(session, &ask).await;
+            let answered = session.within(limit, pin!(session.try_lock(&ask))).await;
+            match answered {
+                Some(Ok(Answer::Granted(granted))) => return self.grant(session, granted, sent).map(Attempt::Acquired),
+                Some(Ok(Answer::Refused(error))) => return Err(error),
+                Some(Ok(Answer::Contended)) if self.budget.is_try() => {
+                    Box::pin(self.leave(session, &ask)).await;
                     return Ok(Attempt::Contended(self.core.registry.why_contended(self.id, self.key)));
                 }
-                Ok(Ok(Answer::Contended)) => {
+                Some(Ok(Answer::Contended)) => {
                     let round_trip = self.core.clock.now().saturating_duration_since(sent);
-                    return self.wait(session, &ask, round_trip).await;
+                    // On the heap, as all that is not the common way, so that an acquire stays a small future.
+                    return Box::pin(self.wait(session, &ask, round_trip)).await;
                 }
                 // The server ended it while it lay in the pool: it owns nothing, and the next may be alive.
-                Ok(Err(error)) if session.is_reused() && error::ended_session(&error) => {}
-                Ok(Err(error)) => return Err(error::unavailable(error, "ask for a lock")),
-                Err(_elapsed) => return Err(unanswered("a lock request", limit)),
+                Some(Err(error)) if session.is_reused() && error::ended_session(&error) => {}
+                Some(Err(error)) => return Err(error::unavailable(error, "ask for a lock")),
+                None => return Err(unanswered("a lock request", limit)),
             }
         }
     }
 
-    /// How long the session can stay in the server once it is destroyed: the idle limit that it has before a grant, or that of a
-    /// holder unless the server's keepalives find before that nobody is there.
-    fn ghost_bound(&self) -> Duration {
-        self.timing.ttl().min(KEEPALIVES).max(self.core.settings.session.ttl()) + CHECK_INTERVAL
-    }
-
-    fn ask(&self) -> Ask {
+    fn ask(&self, session: &Session) -> Ask {
         let scope = match self.ownership {
-            Ownership::Session => Scope::Session(Core::beacon(&self.timing)),
+            Ownership::Session => Scope::Session(session.beacon(&self.timing)),
             Ownership::Transaction => Scope::Transaction,
         };
-        Ask { id: self.id, scope, idle: server_millis(self.timing.ttl()).to_string(), fenced: self.fenced }
+        Ask { id: self.id, scope, idle: server_millis(self.timing.ttl()), fenced: self.fenced }
     }
 
     /// After a contended try: gives the session back, or destroys it if it does not answer.
@@ -140,7 +137,7 @@ impl Acquire<'_> {
         let (before, answer) = waited.map_err(|error| error::unavailable(error, "wait for a lock"))?;
         let mut granted = match answer {
             Ok(Answer::Granted(granted)) => granted,
-            Ok(Answer::InRecovery) => return Err(world::standby("the server")),
+            Ok(Answer::Refused(error)) => return Err(error),
             Ok(Answer::Contended) => {
                 return Err(Error::new(ErrorKind::Other, "BUG: a wait without an error granted nothing"));
             }
@@ -150,13 +147,13 @@ impl Acquire<'_> {
             }
             Err(error) => return Err(error::unavailable(error, "wait for a lock")),
         };
-        let owner = granted.owner.ok_or_else(beacon_taken)?;
         // A grant that waited may be older than it looks, so the lease counts from a proof that was sent after it.
         let sent = self.core.clock.now();
         let limit = self.timing.query_timeout();
         // In this order and in one write.
-        let checked =
-            async { tokio::join!(biased; session.prove(owner, &ask.idle), session.after_wait(ask.scope, &before)) };
+        let checked = async {
+            tokio::join!(biased; session.prove(granted.owner, ask.idle), session.after_wait(ask.scope, &before))
+        };
         let (proof, put_back) =
             timeout(limit, checked).await.map_err(|_elapsed| unanswered("the check of a lock", limit))?;
         let proof = proof.map_err(|error| error::unavailable(error, "confirm a lock"))?;
@@ -184,8 +181,8 @@ impl Acquire<'_> {
 
     /// No await from here to the guard, so that the grant always has an owner.
     fn grant(&self, session: Reserved, granted: Granted, sent: Instant) -> Result<LockGuard> {
-        let owner = granted.owner.ok_or_else(beacon_taken)?;
-        let token = match &granted.token {
+        let Granted { owner, token, idle_before } = granted;
+        let token = match &token {
             Some(text) => Some(token::parse(self.core.settings.epoch, text)?),
             None => None,
         };
@@ -196,14 +193,14 @@ impl Acquire<'_> {
             .with_deadline(Some(deadline))
             .with_max_grace(Some(self.timing.max_grace()))
             .open();
-        let terms = Terms { timing: self.timing, expires: self.ttl.duration().map(|ttl| sent + ttl), owner, deadline };
-        let watch = session.link().watch();
+        let expires = self.ttl.duration().map(|ttl| sent + ttl);
+        let terms = Terms { timing: self.timing, expires, owner, proved: sent, deadline };
         let hold = record.hold();
-        // A transaction puts it back by its end.
-        let session = (session, granted.idle_before.unwrap_or_default());
-        let (lease, orders) = Lease::new(Arc::clone(self.core), (self.key.clone(), self.id), record, session, terms);
-        let keeper = tokio::spawn(keeper::keep(Arc::clone(&lease), orders, watch, sent));
-        lease.kept_by(keeper.abort_handle());
+        let session = (session, idle_before);
+        let lease = Lease::new(Arc::clone(self.core), (self.key.clone(), self.id), record, session, terms);
+        if !lease.keep() {
+            return Err(Error::new(ErrorKind::Unavailable, "the runtime of the session has ended"));
+        }
         let guard = LockGuard::new(hold, self.ttl, PostgresHandle(Arc::clone(&lease)));
         // Either closing found the lease in its list, or we find that it has begun.
         if self.core.ensure_open().is_err() {
@@ -212,9 +209,4 @@ impl Acquire<'_> {
         }
         Ok(guard)
     }
-}
-
-fn beacon_taken() -> Error {
-    let message = "another session has this session's beacon, so the grant was given back; try again";
-    Error::new(ErrorKind::Unavailable, message)
 }

@@ -2,9 +2,13 @@
 
 use std::time::SystemTime;
 
+use distributed_lock::{Error, ErrorKind};
 use tokio_postgres::Row;
 
-use crate::session::{DriverError, Owner, Scope};
+use crate::{
+    session::{DriverError, Owner, Scope},
+    sql, world,
+};
 
 /// The limits of the statements of a body in the lock's transaction.
 #[derive(Clone, Debug)]
@@ -27,17 +31,16 @@ pub(crate) struct Before {
 pub(crate) enum Answer {
     Contended,
     Granted(Granted),
-    /// The server is a standby, whose grants exclude nobody.
-    InRecovery,
+    /// Whatever was taken is not to be used, so the session must be destroyed.
+    Refused(Error),
 }
 
 #[derive(Debug)]
 pub(crate) struct Granted {
-    /// `None` if another session has our beacon: such a grant cannot be watched.
-    pub(crate) owner: Option<Owner>,
+    pub(crate) owner: Owner,
     /// The parts of the fencing token.
     pub(crate) token: Option<String>,
-    /// The session's idle limit before the grant; a wait has changed it before.
+    /// What the idle limit of a borrowed session is to be after the hold.
     pub(crate) idle_before: Option<String>,
 }
 
@@ -64,22 +67,28 @@ pub(crate) fn before(row: &Row) -> Result<Before, DriverError> {
     })
 }
 
-pub(crate) fn answer(row: &Row, scope: Scope, idle_before: Option<&str>) -> Result<Answer, DriverError> {
-    if row.try_get("in_recovery")? {
-        return Ok(Answer::InRecovery);
-    }
-    if !row.try_get::<_, bool>("granted")? {
-        return Ok(Answer::Contended);
-    }
-    let owner = match scope {
-        Scope::Session(beacon) => {
-            let taken = row.try_get::<_, bool>("beacon")? && row.try_get::<_, bool>("again")?;
-            taken.then_some(Owner::Session(beacon))
-        }
-        Scope::Transaction => Some(Owner::Transaction(row.try_get("since")?)),
+pub(crate) fn answer(row: &Row, scope: Scope) -> Result<Answer, DriverError> {
+    let text: &str = row.try_get("answer")?;
+    let (word, token) = match text.split_once(' ') {
+        Some((word, token)) => (word, Some(token)),
+        None => (text, None),
     };
-    let idle_before = idle_before.map(|column| row.try_get(column)).transpose()?;
-    Ok(Answer::Granted(Granted { owner, token: row.try_get("token")?, idle_before }))
+    Ok(match word {
+        sql::GRANTED => {
+            let owner = match scope {
+                Scope::Session(beacon) => Owner::Session(beacon),
+                Scope::Transaction => Owner::Transaction(row.try_get("since")?),
+            };
+            Answer::Granted(Granted { owner, token: token.map(str::to_owned), idle_before: None })
+        }
+        sql::CONTENDED => Answer::Contended,
+        sql::BEACON_TAKEN => {
+            let message = "another session has this session's beacon, so the grant was given back; try again";
+            Answer::Refused(Error::new(ErrorKind::Unavailable, message))
+        }
+        sql::RECOVERY => Answer::Refused(world::standby("the server")),
+        _ => Answer::Refused(Error::new(ErrorKind::Other, format!("BUG: a lock statement answered {word:?}"))),
+    })
 }
 
 pub(crate) fn proof(row: &Row, owned: bool) -> Result<Proof, DriverError> {

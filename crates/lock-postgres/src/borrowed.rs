@@ -2,17 +2,10 @@
 
 use std::{sync::Arc, time::Duration};
 
-use deadpool::managed::TimeoutType;
-use deadpool_postgres::{Object, Pool, PoolError};
+use deadpool_postgres::{Object, Pool, PoolError, TimeoutType};
 use distributed_lock::{Attempt, Contention, Error, ErrorKind, Result};
 
-use crate::{
-    error,
-    pool::within,
-    reserved::{Place, Reserved},
-    session::Session,
-    world::WorldCell,
-};
+use crate::{error, pool::within, reserved::Reserved, session::Session, world::WorldCell};
 
 #[derive(Clone, Debug)]
 pub(crate) struct BorrowedPool {
@@ -38,7 +31,7 @@ impl BorrowedPool {
             };
             let reused = Object::metrics(&object).recycle_count > 0;
             match within(limit, Session::borrow(object, &self.world)).await? {
-                Ok(session) => return Ok(Attempt::Acquired(Reserved::new(Place::Borrowed(Box::new(session))))),
+                Ok(session) => return Ok(Attempt::Acquired(Reserved::borrowed(Box::new(session)))),
                 // It is closed now, so the pool does not give it again.
                 Err(error) if reused && error.kind() == ErrorKind::Unavailable => {}
                 Err(error) => return Err(error),

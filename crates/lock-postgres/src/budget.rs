@@ -29,24 +29,23 @@ impl Budget {
 
     /// What is left; `None` is for ever.
     pub(crate) fn left(&self) -> Option<Duration> {
-        let used = self.clock.now().saturating_duration_since(self.started);
-        self.total.map(|total| total.saturating_sub(used))
+        self.total.map(|total| total.saturating_sub(self.clock.now().saturating_duration_since(self.started)))
     }
 
     /// How long to wait for a place; a single try is given one too.
     pub(crate) fn for_place(&self, conn_wait: Option<Duration>) -> Option<Duration> {
-        match self.left() {
-            Some(left) if !self.is_try() => Some(conn_wait.map_or(left, |wait| wait.min(left))),
-            _ => conn_wait,
+        if self.is_try() {
+            return conn_wait;
         }
+        self.left().map_or(conn_wait, |left| Some(conn_wait.map_or(left, |wait| wait.min(left))))
     }
 
     /// How long the answer to a statement that does not wait may take.
     pub(crate) fn for_answer(&self, query_timeout: Duration) -> Duration {
-        match self.left() {
-            Some(left) if !self.is_try() => query_timeout.min(left.saturating_add(SLACK)),
-            _ => query_timeout,
+        if self.is_try() {
+            return query_timeout;
         }
+        self.left().map_or(query_timeout, |left| query_timeout.min(left.saturating_add(SLACK)))
     }
 }
 

@@ -2,7 +2,6 @@
 
 use std::{
     fmt,
-    hash::{BuildHasher, RandomState},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -13,7 +12,8 @@ use std::{
 use distributed_lock::{
     BackendId, Clock, Error, ErrorKind, Guarantees, InvalidInput, Loss, LossCause, Result, SystemClock, Ttl,
 };
-use tokio::{sync::watch, task::JoinSet, time::timeout};
+use tokio::{task::JoinSet, time::timeout};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     borrowed::BorrowedPool,
@@ -21,10 +21,9 @@ use crate::{
     config::{PostgresConfig, Settings},
     connect::{ConnectionString, Connector},
     lease::Lease,
-    pool::{OwnPool, SessionManager, SessionPool},
+    pool::{OwnPool, SessionPool},
     promises,
     registry::Registry,
-    session::Beacon,
     timing::{Timing, server_millis},
     world::WorldCell,
 };
@@ -33,7 +32,7 @@ use crate::{
 pub(crate) const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// What the keepalives of a session over TCP take to end it (see `sql::SETUP`: 5 s, then 3 probes every 2 s), rounded up.
-pub(crate) const KEEPALIVES: Duration = Duration::from_secs(12);
+const KEEPALIVES: Duration = Duration::from_secs(12);
 
 /// How long the answer to a ping may take, the connection included.
 const PING_TIMEOUT: Duration = Duration::from_secs(5);
@@ -45,9 +44,9 @@ pub(crate) struct Core {
     pub(crate) pool: SessionPool,
     pub(crate) world: Arc<WorldCell>,
     pub(crate) registry: Registry<Lease>,
-    pub(crate) closed: watch::Sender<bool>,
-    /// How many bodies run in the transactions of their locks.
-    pub(crate) transactions: watch::Sender<usize>,
+    pub(crate) closed: CancellationToken,
+    /// The bodies that run in the transactions of their locks.
+    pub(crate) transactions: TaskTracker,
     clock_steps: AtomicU64,
 }
 
@@ -56,7 +55,7 @@ impl fmt::Debug for Core {
         f.debug_struct("Core")
             .field("settings", &self.settings)
             .field("world", &self.world.get())
-            .field("closed", &*self.closed.borrow())
+            .field("closed", &self.closed.is_cancelled())
             .finish_non_exhaustive()
     }
 }
@@ -67,12 +66,11 @@ impl Core {
         let settings = config.settings()?;
         let url = config.url().ok_or_else(|| InvalidInput::new("url", "none", "must be given: a PostgreSQL URL"))?;
         let connector = Connector::new(url.parse::<ConnectionString>()?)?;
-        let idle = server_millis(settings.session.ttl()).to_string();
+        let idle = server_millis(settings.session.ttl());
         let world = Arc::new(WorldCell::default());
-        let manager = SessionManager { connector, idle, world: Arc::clone(&world) };
-        let bound = settings.session.ttl() + CHECK_INTERVAL;
-        let pool = SessionPool::Own(OwnPool::new(manager, settings.pool_size, bound)?);
-        Ok(Self::on(pool, settings, world))
+        let bound = ghost_bound(&settings.session, settings.session.ttl());
+        let pool = OwnPool::new(connector, idle, Arc::clone(&world), settings.pool_size, bound);
+        Ok(Self::on(SessionPool::Own(pool), settings, world))
     }
 
     /// On connections borrowed from this pool.
@@ -95,8 +93,8 @@ impl Core {
             clock: Arc::new(SystemClock),
             world,
             registry: Registry::default(),
-            closed: watch::Sender::new(false),
-            transactions: watch::Sender::new(0),
+            closed: CancellationToken::new(),
+            transactions: TaskTracker::new(),
             clock_steps: AtomicU64::new(0),
         }
     }
@@ -108,13 +106,6 @@ impl Core {
             None => Ok(*session),
             Some(ttl) => Ok(Timing::for_ttl(ttl, *heartbeat, *query_timeout)?),
         }
-    }
-
-    /// A beacon that no other session has, but for a chance of one in 2^32 for each with the same TTL.
-    pub(crate) fn beacon(timing: &Timing) -> Beacon {
-        // The keys of a `RandomState` come from the system, and each one has others.
-        let [a, b, c, d, ..] = RandomState::new().hash_one(()).to_be_bytes();
-        Beacon { ttl_millis: server_millis(timing.ttl()), random: i32::from_be_bytes([a, b, c, d]) }
     }
 
     pub(crate) fn guarantees(&self) -> Guarantees {
@@ -129,7 +120,7 @@ impl Core {
 
     /// Ends all holds and waits, then all sessions, within the close timeout.
     pub(crate) async fn close(&self) -> Result<()> {
-        self.closed.send_replace(true);
+        self.closed.cancel();
         let mut releases = JoinSet::new();
         for lease in self.registry.all() {
             lease.record.lose(Loss::new(LossCause::Closed));
@@ -152,8 +143,8 @@ impl Core {
                     }
                 }
             }
-            // Cannot fail: the sender is ours.
-            let _ = self.transactions.subscribe().wait_for(|running| *running == 0).await;
+            self.transactions.close();
+            self.transactions.wait().await;
             self.pool.close().await;
             failed.map_or(Ok(()), Err)
         };
@@ -166,13 +157,12 @@ impl Core {
     }
 
     pub(crate) fn ensure_open(&self) -> Result<()> {
-        if *self.closed.borrow() { Err(closed()) } else { Ok(()) }
+        if self.closed.is_cancelled() { Err(closed()) } else { Ok(()) }
     }
 
     /// Completes when the locker is closed. Cancel safe.
     pub(crate) async fn until_closed(&self) {
-        // Cannot fail: the sender is ours.
-        let _ = self.closed.subscribe().wait_for(|closed| *closed).await;
+        self.closed.cancelled().await;
     }
 
     /// The server's clock moved against ours by more than a lease's margin allows.
@@ -180,6 +170,13 @@ impl Core {
         let steps = self.clock_steps.fetch_add(1, Ordering::Relaxed) + 1;
         tracing::warn!(?step, steps, "the server's clock was stepped: its timers may have fired early");
     }
+}
+
+/// How long a session can stay in the server once it is destroyed, after a hold with this TTL: its idle limit, unless the server's
+/// keepalives find before that nobody is there.
+pub(crate) fn ghost_bound(session: &Timing, ttl: Duration) -> Duration {
+    let idle = ttl.max(session.longest_at_rest());
+    idle.min(KEEPALIVES).max(session.ttl()) + CHECK_INTERVAL
 }
 
 pub(crate) fn closed() -> Error {

@@ -1,13 +1,15 @@
-//! Keeps one lease: proves ownership in time, carries out renewals, notices a loss, and frees the key when its TTL ends.
+//! Keeps leases: proves ownership in time, carries out renewals, notices a loss, and frees the key when its TTL ends.
 
 use std::{
-    sync::Arc,
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak},
     time::{Duration, Instant, SystemTime},
 };
 
-use distributed_lock::{Loss, LossCause, Result, Ttl};
+use distributed_lock::{Clock, Loss, LossCause, Result, SystemClock, Ttl};
 use tokio::{
-    sync::{mpsc, oneshot, watch},
+    runtime::Handle,
+    sync::{Notify, oneshot, watch},
+    task::AbortHandle,
     time::{error::Elapsed, sleep, timeout},
 };
 
@@ -28,70 +30,190 @@ pub(crate) struct Renewal {
     pub(crate) answer: oneshot::Sender<Result<()>>,
 }
 
-/// Runs until the lease ends. Ends the lease when it is dropped, as with its runtime: nobody would prove ownership any more.
-pub(crate) async fn keep(
-    lease: Arc<Lease>,
-    mut orders: mpsc::UnboundedReceiver<Renewal>,
-    mut watch: Option<watch::Receiver<LastWord>>,
-    granted: Instant,
-) {
-    let mut unkept = Unkept(Some(&lease));
-    let mut proved = granted;
+/// Keeps the leases of one session, one after the other, by a task beside the session's driver. Starts with the first lease.
+#[derive(Debug)]
+pub(crate) struct Keeper {
+    /// Where the session's connection is driven, so that both live and end together.
+    runtime: Handle,
+    clock: SystemClock,
+    /// Completes when the session has ended; `None` for a borrowed one, which is looked at.
+    ended: Option<watch::Receiver<LastWord>>,
+    // A std mutex: never held across an await.
+    desk: Mutex<Desk>,
+    bell: Notify,
+    task: OnceLock<AbortHandle>,
+}
+
+/// What the keeper's task finds when it wakes.
+#[derive(Debug, Default)]
+struct Desk {
+    lease: Weak<Lease>,
+    /// When the lease must be looked at for the first time.
+    first_look: Option<Instant>,
+    /// When the task wakes by itself. A lease that needs it no earlier does not ring for it, and the alarm stays after the lease, so
+    /// that grants and releases in a row wake nobody.
+    wakes: Option<Instant>,
+    stopped: bool,
+}
+
+impl Keeper {
+    /// On the caller's runtime.
+    pub(crate) fn new(ended: Option<watch::Receiver<LastWord>>) -> Arc<Self> {
+        let (desk, bell, task) = (Mutex::default(), Notify::new(), OnceLock::new());
+        Arc::new(Self { runtime: Handle::current(), clock: SystemClock, ended, desk, bell, task })
+    }
+
+    fn desk(&self) -> MutexGuard<'_, Desk> {
+        self.desk.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps this lease from now on; `false` if nobody is there to do it.
+    pub(crate) fn take_on(self: &Arc<Self>, lease: &Arc<Lease>) -> bool {
+        let first_look = next_look(lease);
+        let mut desk = self.desk();
+        desk.lease = Arc::downgrade(lease);
+        desk.first_look = Some(first_look);
+        let wakes_in_time = desk.wakes.is_some_and(|wakes| wakes <= first_look);
+        // Not while a task starts: that of a runtime that has ended is dropped at once.
+        drop(desk);
+        self.task.get_or_init(|| self.runtime.spawn(keep_all(Duty(Arc::clone(self)))).abort_handle());
+        if !wakes_in_time {
+            self.ring();
+        }
+        !self.desk().stopped
+    }
+
+    /// Something changed that cannot wait.
+    pub(crate) fn ring(&self) {
+        self.bell.notify_one();
+    }
+
+    /// Ends it; in the middle of a statement this destroys the session.
+    pub(crate) fn stop(&self) {
+        self.desk().stopped = true;
+        if let Some(task) = self.task.get() {
+            task.abort();
+        }
+    }
+
+    /// Until the next look.
+    fn pause(&self) -> Duration {
+        let mut desk = self.desk();
+        let lease = desk.lease.upgrade();
+        let first_look = desk.first_look.take();
+        let next = lease.as_ref().map(next_look).or(first_look);
+        desk.wakes = next;
+        // First, since a lease that ends here takes its session with it.
+        drop(desk);
+        drop(lease);
+        next.map_or(Duration::MAX, |next| next.saturating_duration_since(self.clock.now()))
+    }
+
+    /// The lease to see to, if any.
+    fn lease(&self) -> Option<Arc<Lease>> {
+        self.desk().lease.upgrade()
+    }
+
+    fn leave(&self, lease: &Arc<Lease>) {
+        let mut desk = self.desk();
+        if std::ptr::eq(desk.lease.as_ptr(), Arc::as_ptr(lease)) {
+            desk.lease = Weak::new();
+        }
+    }
+}
+
+/// A keeper at work. Dropped, as with its runtime, it ends the lease: nobody would prove ownership any more.
+struct Duty(Arc<Keeper>);
+
+impl Drop for Duty {
+    fn drop(&mut self) {
+        let mut desk = self.0.desk();
+        desk.stopped = true;
+        let lease = desk.lease.upgrade();
+        drop(desk);
+        if let Some(lease) = lease {
+            // Nothing is left to do after a regular end.
+            lease.destroy();
+        }
+    }
+}
+
+/// Runs until the session ends.
+async fn keep_all(duty: Duty) {
+    let keeper = &*duty.0;
+    let mut watch = keeper.ended.clone();
     let mut clocks = None;
     loop {
-        let now = lease.core.clock.now();
-        let due = next_heartbeat(&lease.terms(), proved);
-        let until_deadline = lease.record.hold().remaining().unwrap_or(Duration::MAX);
-        let pause = due.map_or(Duration::MAX, |due| due.saturating_duration_since(now)).min(until_deadline);
-        // All arms are cancel safe: an order stays in its channel, the end of the session is kept, the pause is computed anew.
-        let order = tokio::select! {
+        let pause = keeper.pause();
+        // All arms are cancel safe: the end of the session is kept, the bell stays rung, the pause is computed anew.
+        let ended = tokio::select! {
             biased;
-            ended = link::ended(&mut watch) => match ended {
-                Ended::Look if !lease.is_over() => continue,
-                Ended::Look => return lose(&lease, None),
-                Ended::Yes(last_word) => return lose(&lease, last_word),
-            },
-            order = orders.recv() => match order {
-                Some(order) => Some(order),
-                // The lease is gone.
-                None => return,
-            },
+            ended = link::ended(&mut watch) => Some(ended),
+            () = keeper.bell.notified() => continue,
+            // Without a timer, which would take up to a millisecond.
+            () = std::future::ready(()), if pause.is_zero() => None,
             () = sleep(pause) => None,
         };
+        match (keeper.lease(), ended) {
+            (Some(lease), Some(Ended::Yes(last_word))) => return lose(&lease, last_word),
+            (None, Some(Ended::Yes(_))) => return,
+            (Some(lease), Some(Ended::Look)) if lease.is_over() => return lose(&lease, None),
+            (Some(lease), _) => {
+                if !keep(&lease, &mut clocks).await {
+                    keeper.leave(&lease);
+                }
+            }
+            (None, _) => {}
+        }
+    }
+}
+
+/// Does what is due; `false` once the lease has ended.
+async fn keep(lease: &Arc<Lease>, clocks: &mut Option<(Instant, SystemTime)>) -> bool {
+    loop {
         match lease.record.end() {
             None => {}
             Some(loss) if loss.cause() == LossCause::DeadlinePassed => {
                 lease.record.lose(loss);
                 lease.expire().await;
-                return;
+                return false;
             }
             // Whoever released it or closed the locker sees to the session; otherwise it is over.
             Some(loss) => {
-                if matches!(loss.cause(), LossCause::Closed | LossCause::Released) {
-                    unkept.0 = None;
+                if !matches!(loss.cause(), LossCause::Closed | LossCause::Released) {
+                    lease.destroy();
                 }
-                return;
+                return false;
             }
         }
         let sent = lease.core.clock.now();
-        let Some(talk) = lease.begin() else { return };
+        let order = lease.next_order();
+        if order.is_none() && next_heartbeat(&lease.terms()).is_none_or(|due| due > sent) {
+            return true;
+        }
+        let Some(talk) = lease.begin() else { return false };
         let proof = match order {
-            Some(order) => renew(&lease, talk, order, sent).await,
-            None if due.is_some_and(|due| due <= sent) => heartbeat(&lease, talk, sent).await,
-            None => {
-                talk.finish();
-                continue;
-            }
+            Some(order) => renew(lease, talk, order, sent).await,
+            None => heartbeat(lease, talk, sent).await,
         };
-        let Some(proof) = proof else { return };
-        watch_clock(&lease.core, &mut clocks, proof.now, lease.terms().timing.margin());
-        proved = sent;
+        let Some(proof) = proof else { return false };
+        watch_clock(&lease.core, clocks, proof.now, lease.terms().timing.margin());
+    }
+}
+
+/// When the keeper must look at this lease again.
+fn next_look(lease: &Arc<Lease>) -> Instant {
+    let terms = lease.terms();
+    match next_heartbeat(&terms) {
+        _ if lease.has_orders() => terms.proved,
+        Some(due) => due.min(terms.deadline),
+        None => terms.deadline,
     }
 }
 
 /// With a TTL, none is sent once the deadline is the end of the TTL but for the margin.
-fn next_heartbeat(terms: &Terms, proved: Instant) -> Option<Instant> {
-    let next = proved + terms.timing.heartbeat();
+fn next_heartbeat(terms: &Terms) -> Option<Instant> {
+    let next = terms.proved + terms.timing.heartbeat();
     let last = terms.expires.and_then(|expires| expires.checked_sub(terms.timing.margin()));
     last.is_none_or(|last| next < last).then_some(next)
 }
@@ -105,9 +227,7 @@ fn idle_limit(terms: &Terms, now: Instant) -> Duration {
 async fn heartbeat(lease: &Arc<Lease>, talk: Talk, sent: Instant) -> Option<Proof> {
     let terms = lease.terms();
     let idle = idle_limit(&terms, sent);
-    let asked =
-        timeout(terms.timing.query_timeout(), talk.session().prove(terms.owner, &server_millis(idle).to_string()))
-            .await;
+    let asked = timeout(terms.timing.query_timeout(), talk.session().prove(terms.owner, server_millis(idle))).await;
     conclude(lease, talk, asked, &terms, sent, idle).await.ok()
 }
 
@@ -118,21 +238,21 @@ async fn renew(lease: &Arc<Lease>, talk: Talk, order: Renewal, sent: Instant) ->
     let expires = ttl.duration().map(|ttl| sent + ttl);
     // The beacon publishes the TTL to others: another TTL, another beacon.
     let exchanged = match old.owner {
-        Owner::Session(beacon) if old.timing.ttl() != timing.ttl() => Some((beacon, Core::beacon(&timing))),
+        Owner::Session(beacon) if old.timing.ttl() != timing.ttl() => Some((beacon, talk.session().beacon(&timing))),
         _ => None,
     };
     let owner = exchanged.map_or(old.owner, |(_, new)| Owner::Session(new));
-    let new = Terms { timing, expires, owner, deadline: old.deadline };
+    let new = Terms { timing, expires, owner, ..old };
     let idle = idle_limit(&new, sent);
     let deadline = timing.deadline(sent, idle);
     if lease.record.hold().remaining().is_some_and(|left| sent + left > deadline) {
         // `false` is an end that the conclusion finds as well.
         let _live = lease.record.extend(Some(deadline), Some(timing.max_grace()));
     }
-    let (limit, millis) = (old.timing.query_timeout(), server_millis(idle).to_string());
+    let (limit, millis) = (old.timing.query_timeout(), server_millis(idle));
     let asked = match exchanged {
-        None => timeout(limit, talk.session().prove(owner, &millis)).await,
-        Some((from, to)) => timeout(limit, talk.session().exchange(from, to, &millis)).await,
+        None => timeout(limit, talk.session().prove(owner, millis)).await,
+        Some((from, to)) => timeout(limit, talk.session().exchange(from, to, millis)).await,
     };
     let concluded = match asked {
         // Said at once; what follows takes until the deadline.
@@ -165,7 +285,7 @@ async fn conclude(
     let loss = match asked {
         Ok(Ok(proof)) if proof.owned && !proof.in_recovery => {
             let deadline = terms.timing.deadline(sent, idle);
-            lease.set_terms(Terms { deadline, ..*terms });
+            lease.set_terms(Terms { deadline, proved: sent, ..*terms });
             // `false`: it ended while we asked, and the next look, or whoever ended it, sees to the session.
             let _live = lease.record.extend(Some(deadline), Some(terms.timing.max_grace()));
             talk.finish();
@@ -193,18 +313,6 @@ async fn silent(lease: &Lease, talk: Talk, loss: Loss) {
     let Terms { deadline, timing, .. } = lease.terms();
     sleep((deadline + timing.margin() / 2).saturating_duration_since(lease.core.clock.now())).await;
     drop(talk);
-}
-
-/// A lease whose keeper is dropped.
-struct Unkept<'a>(Option<&'a Lease>);
-
-impl Drop for Unkept<'_> {
-    fn drop(&mut self) {
-        if let Some(lease) = self.0 {
-            // Nothing is left to do after a regular end.
-            lease.destroy();
-        }
-    }
 }
 
 fn lose(lease: &Lease, last_word: LastWord) {

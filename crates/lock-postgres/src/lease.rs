@@ -1,7 +1,9 @@
 //! One hold on a reserved session: what its guard, its keeper and the locker share.
 
 use std::{
+    collections::VecDeque,
     fmt,
+    pin::pin,
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
     time::Instant,
 };
@@ -12,8 +14,7 @@ use distributed_lock::{
     backend::{HoldRecord, LockHandle},
 };
 use tokio::{
-    sync::{Notify, mpsc, oneshot},
-    task::AbortHandle,
+    sync::{Notify, oneshot},
     time::timeout,
 };
 
@@ -21,7 +22,7 @@ use crate::{
     connect::SocketHandle,
     core::Core,
     error,
-    keeper::Renewal,
+    keeper::{Keeper, Renewal},
     registry::Ticket,
     reserved::Reserved,
     session::{Owner, Session},
@@ -35,15 +36,15 @@ pub(crate) struct Lease {
     pub(crate) record: HoldRecord,
     /// Where the session can be ended without a runtime; only ours can.
     socket: Option<SocketHandle>,
-    /// The session's idle limit before the grant, put back after it.
-    idle_before: String,
+    /// The idle limit of a borrowed session before the grant, put back after it.
+    idle_before: Option<String>,
     // Std mutexes: never held across an await.
     terms: Mutex<Terms>,
     slot: Mutex<Slot>,
     /// The slot is no longer busy.
     settled: Notify,
-    renewals: mpsc::UnboundedSender<Renewal>,
-    keeper: OnceLock<AbortHandle>,
+    orders: Mutex<VecDeque<Renewal>>,
+    keeper: Arc<Keeper>,
     listed: OnceLock<Ticket>,
 }
 
@@ -60,6 +61,8 @@ pub(crate) struct Terms {
     /// The end of the TTL; `None` is until released.
     pub(crate) expires: Option<Instant>,
     pub(crate) owner: Owner,
+    /// The send of the last confirmed proof of ownership.
+    pub(crate) proved: Instant,
     /// Until when the server lets nobody else in, whatever becomes of us.
     pub(crate) deadline: Instant,
 }
@@ -80,12 +83,13 @@ impl Lease {
         core: Arc<Core>,
         (key, id): (LockKey, i64),
         record: HoldRecord,
-        (session, idle_before): (Reserved, String),
+        (session, idle_before): (Reserved, Option<String>),
         terms: Terms,
-    ) -> (Arc<Self>, mpsc::UnboundedReceiver<Renewal>) {
-        let (renewals, orders) = mpsc::unbounded_channel();
+    ) -> Arc<Self> {
+        session.link().set_holder(Some(record.clone()));
         let lease = Arc::new(Self {
             socket: session.link().socket().cloned(),
+            keeper: Arc::clone(session.keeper()),
             idle_before,
             core,
             key,
@@ -94,20 +98,33 @@ impl Lease {
             terms: Mutex::new(terms),
             slot: Mutex::new(Slot::Idle(session)),
             settled: Notify::new(),
-            renewals,
-            keeper: OnceLock::new(),
+            orders: Mutex::default(),
             listed: OnceLock::new(),
         });
-        if let Slot::Idle(session) = &*lease.slot() {
-            session.link().set_holder(Some(lease.record.clone()));
-        }
         let ticket = lease.core.registry.list(id, &lease.key, Arc::downgrade(&lease));
         lease.listed.get_or_init(|| ticket);
-        (lease, orders)
+        lease
     }
 
-    pub(crate) fn kept_by(&self, keeper: AbortHandle) {
-        self.keeper.get_or_init(|| keeper);
+    /// Has it kept; otherwise it has ended.
+    pub(crate) fn keep(self: &Arc<Self>) -> bool {
+        let kept = self.keeper.take_on(self);
+        if !kept {
+            self.destroy();
+        }
+        kept
+    }
+
+    fn orders(&self) -> MutexGuard<'_, VecDeque<Renewal>> {
+        self.orders.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn has_orders(&self) -> bool {
+        !self.orders().is_empty()
+    }
+
+    pub(crate) fn next_order(&self) -> Option<Renewal> {
+        self.orders().pop_front()
     }
 
     pub(crate) fn terms(&self) -> Terms {
@@ -181,12 +198,14 @@ impl Lease {
         // Before the socket closes and the server lets others in; the first end stays.
         self.record.lose(Loss::new(LossCause::SessionEnded));
         let was = std::mem::replace(&mut *self.slot(), Slot::Gone);
-        if let (Slot::Busy, Some(socket)) = (&was, &self.socket) {
-            socket.shutdown_write();
+        if let Slot::Busy = &was {
+            if let Some(socket) = &self.socket {
+                socket.shutdown_write();
+            }
+            self.keeper.stop();
         }
         drop(was);
         self.unlist();
-        self.stop_keeper();
     }
 
     fn unlist(&self) {
@@ -196,27 +215,21 @@ impl Lease {
         self.settled.notify_waiters();
     }
 
-    /// In the middle of a statement this destroys the session.
-    fn stop_keeper(&self) {
-        if let Some(keeper) = self.keeper.get() {
-            keeper.abort();
-        }
-    }
-
     /// Gives the key back to the server and the session to the pool, for the guard or for closing.
     pub(crate) async fn release(&self) -> Result<Release> {
-        if self.is_lost() && self.is_busy() {
+        if self.is_busy() && self.is_lost() {
             self.destroy();
             return Ok(Release::Lost(self.loss()));
         }
-        let Ok(taken) = timeout(self.terms().timing.query_timeout(), self.take()).await else {
-            return Err(self.unanswered("the server did not answer the last heartbeat"));
+        let taken = match self.take_settled() {
+            Some(taken) => taken,
+            None => match timeout(self.terms().timing.query_timeout(), self.take()).await {
+                Ok(taken) => taken,
+                Err(_elapsed) => return Err(self.unanswered("the server did not answer the last heartbeat")),
+            },
         };
         match taken {
-            Some(session) => {
-                self.stop_keeper();
-                self.unlock(session).await
-            }
+            Some(session) => self.unlock(session).await,
             None => Ok(Release::Lost(self.loss())),
         }
     }
@@ -234,16 +247,20 @@ impl Lease {
         if session.link().is_over() {
             return Ok(Release::Lost(self.loss()));
         }
-        match timeout(timing.query_timeout(), session.unlock(self.id, owner, &self.idle_before)).await {
-            Ok(Ok(true)) => {
+        let idle_before = self.idle_before.as_deref();
+        let unlocked = session.within(timing.query_timeout(), pin!(session.unlock(self.id, owner, idle_before))).await;
+        match unlocked {
+            Some(Ok(true)) => {
                 session.give_back();
                 Ok(Release::Released)
             }
-            Ok(Ok(false)) => Ok(Release::Lost(Loss::new(LossCause::NotOurs))),
-            Ok(Err(_)) if self.is_lost() => Ok(Release::Lost(self.loss())),
-            Ok(Err(error)) if error::server_ended_session(&error) => Ok(Release::Lost(self.loss().with_source(error))),
-            Ok(Err(error)) => Err(error::unavailable(error, "confirm a release").with_key(&self.key)),
-            Err(_elapsed) => Err(self.unanswered("the server did not confirm a release")),
+            Some(Ok(false)) => Ok(Release::Lost(Loss::new(LossCause::NotOurs))),
+            Some(Err(_)) if self.is_lost() => Ok(Release::Lost(self.loss())),
+            Some(Err(error)) if error::server_ended_session(&error) => {
+                Ok(Release::Lost(self.loss().with_source(error)))
+            }
+            Some(Err(error)) => Err(error::unavailable(error, "confirm a release").with_key(&self.key)),
+            None => Err(self.unanswered("the server did not confirm a release")),
         }
     }
 
@@ -316,7 +333,8 @@ impl LockHandle for PostgresHandle {
         let (answer, renewed) = oneshot::channel();
         let ended = || Error::from(self.0.loss());
         // The keeper does it, so that a renewal that is given up here is carried through all the same.
-        self.0.renewals.send(Renewal { timing, ttl, answer }).map_err(|_| ended())?;
+        self.0.orders().push_back(Renewal { timing, ttl, answer });
+        self.0.keeper.ring();
         // The keeper may be on a runtime that nobody polls. Both arms are cancel safe.
         tokio::select! {
             biased;

@@ -57,6 +57,7 @@ mod reserved;
 mod scoped;
 mod session;
 mod sql;
+mod timer;
 mod timing;
 mod token;
 mod transaction;

@@ -1,60 +1,30 @@
 //! Our own pool of sessions: who reserves one owns it until it is proven clean or gone.
 
 use std::{
-    future::{Future, poll_fn},
-    ops::{Deref, DerefMut},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    task::Poll,
+    future::Future,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
-use deadpool::managed::{Manager, Metrics, Object, Pool, PoolError, QueueMode, RecycleError, RecycleResult};
 use distributed_lock::{Attempt, Contention, Error, ErrorKind, Result};
 use tokio::{
-    sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError, watch},
+    sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError, oneshot},
     time::Instant,
 };
+use tokio_util::task::{TaskTracker, task_tracker::TaskTrackerToken};
 
 use crate::{
     borrowed::BorrowedPool,
     connect::Connector,
     core::closed,
-    reaper::Reaper,
-    reserved::{Place, Reserved},
+    reaper::{Doomed, Reaper},
+    reserved::Reserved,
     session::Session,
     world::WorldCell,
 };
 
 /// How much later than the wait for a place a connection that is being opened is given up.
 const CONNECT_SLACK: Duration = Duration::from_millis(200);
-
-/// Opens sessions and throws away those that are over.
-#[derive(Debug)]
-pub(crate) struct SessionManager {
-    pub(crate) connector: Connector,
-    /// The idle limit of a session that owns nothing, in ms.
-    pub(crate) idle: String,
-    pub(crate) world: Arc<WorldCell>,
-}
-
-impl Manager for SessionManager {
-    type Type = Box<Session>;
-    type Error = Error;
-
-    async fn create(&self) -> Result<Box<Session>> {
-        Ok(Box::new(Session::open(&self.connector, &self.idle, &self.world).await?))
-    }
-
-    async fn recycle(&self, session: &mut Box<Session>, _: &Metrics) -> RecycleResult<Error> {
-        match session.link().is_over() {
-            true => Err(RecycleError::message("the session is over")),
-            false => Ok(()),
-        }
-    }
-}
 
 /// Where sessions come from.
 #[derive(Clone, Debug)]
@@ -66,45 +36,51 @@ pub(crate) enum SessionPool {
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct OwnPool {
-    pool: Pool<SessionManager>,
-    /// As many as the pool has places. Waited for here, so that a call that is given up leaves the queue at once; the pool itself
-    /// never has to wait.
-    places: Arc<Semaphore>,
-    in_use: watch::Sender<usize>,
-    reaper: Arc<Reaper>,
+pub(crate) struct OwnPool(Arc<Sessions>);
+
+/// The one used last is used next, so that the others can end.
+type Free = Vec<Box<Session>>;
+
+#[derive(Debug)]
+struct Sessions {
+    connector: Connector,
+    world: Arc<WorldCell>,
+    /// The idle limit of a session that owns nothing, in ms.
+    idle_limit: i32,
     /// How long a destroyed session can stay in the server.
     bound: Duration,
+    free: Mutex<Free>,
+    /// A session that was destroyed keeps its place while it may still live in the server.
+    places: Arc<Semaphore>,
+    in_use: TaskTracker,
+    reaper: Reaper,
 }
 
-/// A place in our pool and the session in it.
+/// A place in our pool, taken.
 #[derive(Debug)]
-pub(crate) struct OwnPlace {
-    // In this order, so that the place is free before the next may have it.
-    session: Object<SessionManager>,
+pub(crate) struct Place {
+    sessions: Arc<Sessions>,
     permit: Permit,
+    reused: bool,
+    /// How long its session can stay in the server once it is destroyed.
+    bound: Duration,
 }
 
 /// The right to a place.
 #[derive(Debug)]
-struct Permit {
-    _places: OwnedSemaphorePermit,
+pub(crate) struct Permit {
+    _place: OwnedSemaphorePermit,
     in_use: Arc<InUse>,
 }
 
 /// Counts a place as in use until it is empty, or known to be as good as that. Closing waits for it.
 #[derive(Debug)]
-pub(crate) struct InUse {
-    places: watch::Sender<usize>,
-    counted: AtomicBool,
-}
+pub(crate) struct InUse(Mutex<Option<TaskTrackerToken>>);
 
 impl InUse {
     /// The server has let go of the session in the place.
     pub(crate) fn leave(&self) {
-        if self.counted.swap(false, Ordering::SeqCst) {
-            self.places.send_modify(|places| *places -= 1);
-        }
+        drop(self.0.lock().unwrap_or_else(PoisonError::into_inner).take());
     }
 }
 
@@ -114,10 +90,10 @@ impl Drop for Permit {
     }
 }
 
-impl OwnPlace {
+impl Place {
     /// Whether its session was in use before.
     pub(crate) fn is_reused(&self) -> bool {
-        Object::metrics(&self.session).recycle_count > 0
+        self.reused
     }
 
     /// What counts it as in use.
@@ -125,100 +101,134 @@ impl OwnPlace {
         Arc::clone(&self.permit.in_use)
     }
 
-    /// Empties the place, so that the session is not given to the next.
-    pub(crate) fn forget(self) {
-        drop(Object::take(self.session));
+    /// Sets how long its session can stay in the server once it is destroyed.
+    pub(crate) fn bound_by(&mut self, limit: Duration) {
+        self.bound = limit;
+    }
+
+    /// Puts the session where the next finds it, and only then frees the place.
+    pub(crate) fn put_back(self, session: Box<Session>) {
+        self.sessions.put_back(session);
         drop(self.permit);
     }
-}
 
-impl Deref for OwnPlace {
-    type Target = Session;
-
-    fn deref(&self) -> &Session {
-        &self.session
+    /// Frees the place when the server has let go of the session.
+    pub(crate) fn destroy(self, session: Box<Session>) {
+        session.link().shut_down();
+        let Self { sessions, permit, bound, .. } = self;
+        if let Some(socket) = session.link().socket().cloned() {
+            sessions.reaper.take(Doomed { session, permit, socket, bound });
+        }
     }
 }
 
-impl DerefMut for OwnPlace {
-    fn deref_mut(&mut self) -> &mut Session {
-        &mut self.session
+impl Sessions {
+    fn free(&self) -> MutexGuard<'_, Free> {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// One that is free and not known to be over.
+    fn take(&self) -> Option<Box<Session>> {
+        loop {
+            // Not dropped under the lock.
+            let session = self.free().pop()?;
+            if !session.link().is_over() {
+                return Some(session);
+            }
+        }
+    }
+
+    fn put_back(&self, session: Box<Session>) {
+        let mut free = self.free();
+        // Asked under the lock, so that closing either finds the session or is found.
+        if !self.places.is_closed() {
+            free.push(session);
+        }
+    }
+
+    async fn open(&self) -> Result<Box<Session>> {
+        Session::open(&self.connector, self.idle_limit, &self.world).await.map(Box::new)
     }
 }
 
 impl OwnPool {
-    pub(crate) fn new(manager: SessionManager, size: usize, bound: Duration) -> Result<Self> {
-        let pool = Pool::builder(manager)
-            .max_size(size)
-            .queue_mode(QueueMode::Lifo)
-            .build()
-            .map_err(|error| Error::new(ErrorKind::Other, "BUG: the pool has no runtime").with_source(error))?;
-        Ok(Self {
-            pool,
-            places: Arc::new(Semaphore::new(size)),
-            in_use: watch::Sender::new(0),
-            reaper: Arc::default(),
+    pub(crate) fn new(
+        connector: Connector,
+        idle_limit: i32,
+        world: Arc<WorldCell>,
+        size: usize,
+        bound: Duration,
+    ) -> Self {
+        Self(Arc::new(Sessions {
+            connector,
+            world,
+            idle_limit,
             bound,
-        })
+            free: Mutex::default(),
+            places: Arc::new(Semaphore::new(size)),
+            in_use: TaskTracker::new(),
+            reaper: Reaper::default(),
+        }))
     }
 
-    /// A connection that is being opened when the future is dropped is finished and kept, so that cancelled calls never add up
-    /// to more connections than places.
     async fn reserve(&self, wait: Option<Duration>, limit: Option<Duration>) -> Result<Attempt<Reserved>> {
         let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
         let Some(permit) = self.permit(wait).await? else { return Ok(Attempt::Contended(Contention::NoConnection)) };
-        let pool = self.pool.clone();
-        let mut get = Box::pin(async move { pool.get().await.map(|session| OwnPlace { session, permit }) });
-        let got = match poll_once(&mut get).await {
-            Some(got) => got,
+        let place = |reused| Place { sessions: Arc::clone(&self.0), permit, reused, bound: self.0.bound };
+        let reserved = match self.0.take() {
+            Some(session) => Reserved::own(session, place(true)),
             None => {
                 let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-                within(left, tokio::spawn(get)).await?.map_err(|error| {
-                    Error::new(ErrorKind::Unavailable, "the runtime ended while connecting").with_source(error)
-                })?
+                within(left, Box::pin(Self::open(place(false)))).await??
             }
         };
-        match got {
-            Ok(place) => {
-                let place = Place::Own { place, reaper: Arc::clone(&self.reaper), bound: self.bound };
-                Ok(Attempt::Acquired(Reserved::new(place)))
+        Ok(Attempt::Acquired(reserved))
+    }
+
+    /// A connection that is being opened when the future is dropped is finished and kept, so that cancelled calls never add up to
+    /// more connections than places.
+    async fn open(place: Place) -> Result<Reserved> {
+        let (sender, opened) = oneshot::channel();
+        tokio::spawn(async move {
+            let opened = place.sessions.open().await.map(|session| Reserved::own(session, place));
+            if let Err(Ok(unwanted)) = sender.send(opened) {
+                unwanted.give_back();
             }
-            Err(PoolError::Backend(error)) => Err(error),
-            Err(PoolError::Closed) => Err(closed()),
-            Err(error) => Err(Error::new(ErrorKind::Other, "the pool failed").with_source(error)),
-        }
+        });
+        opened.await.map_err(|error| {
+            Error::new(ErrorKind::Unavailable, "the runtime ended while connecting").with_source(error)
+        })?
     }
 
     /// `None` if there is none in time. Cancel safe, with a cost: the turn is lost.
     async fn permit(&self, wait: Option<Duration>) -> Result<Option<Permit>> {
-        let permit = self.place(wait).await?;
-        Ok(permit.map(|places| {
-            self.in_use.send_modify(|places| *places += 1);
-            let in_use = InUse { places: self.in_use.clone(), counted: AtomicBool::new(true) };
-            Permit { _places: places, in_use: Arc::new(in_use) }
+        let place = match Arc::clone(&self.0.places).try_acquire_owned() {
+            Ok(place) => Some(place),
+            Err(TryAcquireError::Closed) => return Err(closed()),
+            Err(TryAcquireError::NoPermits) => Box::pin(self.wait_for_place(wait)).await?,
+        };
+        Ok(place.map(|place| {
+            let in_use = InUse(Mutex::new(Some(self.0.in_use.token())));
+            Permit { _place: place, in_use: Arc::new(in_use) }
         }))
     }
 
-    async fn place(&self, wait: Option<Duration>) -> Result<Option<OwnedSemaphorePermit>> {
-        let places = Arc::clone(&self.places);
-        match (Arc::clone(&places).try_acquire_owned(), wait) {
-            (Ok(permit), _) => Ok(Some(permit)),
-            (Err(TryAcquireError::Closed), _) => Err(closed()),
-            (Err(TryAcquireError::NoPermits), Some(Duration::ZERO)) => Ok(None),
-            (Err(TryAcquireError::NoPermits), Some(wait)) => {
-                let waited = tokio::time::timeout(wait, places.acquire_owned()).await;
-                waited.ok().transpose().map_err(|_| closed())
-            }
-            (Err(TryAcquireError::NoPermits), None) => places.acquire_owned().await.map(Some).map_err(|_| closed()),
+    async fn wait_for_place(&self, wait: Option<Duration>) -> Result<Option<OwnedSemaphorePermit>> {
+        let acquire = Arc::clone(&self.0.places).acquire_owned();
+        match wait {
+            Some(Duration::ZERO) => Ok(None),
+            Some(wait) => tokio::time::timeout(wait, acquire).await.ok().transpose().map_err(|_| closed()),
+            None => acquire.await.map(Some).map_err(|_| closed()),
         }
     }
 
     /// Gives out no more, ends those that are free, and waits until the server has let go of all others.
     async fn close(&self) {
-        self.places.close();
-        self.pool.close();
-        // Cannot fail: the sender is ours.
-        let _ = self.in_use.subscribe().wait_for(|places| *places == 0).await;
+        self.0.places.close();
+        let free = std::mem::take(&mut *self.0.free());
+        drop(free);
+        self.0.in_use.close();
+        self.0.in_use.wait().await;
     }
 }
 
@@ -231,7 +241,7 @@ impl SessionPool {
     async fn reserve_within(&self, wait: Option<Duration>, limit: Option<Duration>) -> Result<Attempt<Reserved>> {
         match self {
             Self::Own(own) => own.reserve(wait, limit).await,
-            Self::Borrowed(borrowed) => borrowed.reserve(wait, limit).await,
+            Self::Borrowed(borrowed) => Box::pin(borrowed.reserve(wait, limit)).await,
         }
     }
 
@@ -248,7 +258,7 @@ impl SessionPool {
                     Err(error) if session.is_reused() && error.kind() == ErrorKind::Unavailable => {}
                     Err(error) => return Err(error),
                 },
-                (Attempt::Contended(_), Self::Own(own)) => return own.pool.manager().create().await?.ping().await,
+                (Attempt::Contended(_), Self::Own(own)) => return own.0.open().await?.ping().await,
                 (Attempt::Contended(_), Self::Borrowed(_)) => {
                     let message = "every connection of the pool is in use, so the server could not be asked";
                     return Err(Error::new(ErrorKind::LimitReached, message));
@@ -272,15 +282,4 @@ pub(crate) async fn within<F: Future>(limit: Option<Duration>, future: F) -> Res
             Error::new(ErrorKind::Unavailable, format!("could not connect to the server within {limit:?}"))
         }),
     }
-}
-
-/// One poll: what is there at once needs no task.
-async fn poll_once<F: Future + Unpin>(future: &mut F) -> Option<F::Output> {
-    poll_fn(|cx| {
-        Poll::Ready(match std::pin::Pin::new(&mut *future).poll(cx) {
-            Poll::Ready(output) => Some(output),
-            Poll::Pending => None,
-        })
-    })
-    .await
 }

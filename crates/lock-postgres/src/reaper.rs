@@ -7,7 +7,7 @@ use tokio::{
     time::{Instant, sleep_until, timeout_at},
 };
 
-use crate::{connect::SocketHandle, pool::OwnPlace};
+use crate::{connect::SocketHandle, pool::Permit, session::Session};
 
 /// One thread with a runtime of its own, started with the first session to be destroyed: a session can be dropped where no
 /// runtime is, or none is polled.
@@ -18,10 +18,19 @@ pub(crate) struct Reaper {
 
 /// A session whose socket is shut down for writing.
 pub(crate) struct Doomed {
-    pub(crate) place: OwnPlace,
+    pub(crate) session: Box<Session>,
+    pub(crate) permit: Permit,
     pub(crate) socket: SocketHandle,
     /// When the server has ended it at the latest.
     pub(crate) bound: Duration,
+}
+
+impl Doomed {
+    /// In this order, so that the place is free only after the session.
+    fn end(self) {
+        drop(self.session);
+        drop(self.permit);
+    }
 }
 
 impl Reaper {
@@ -32,9 +41,9 @@ impl Reaper {
             Some(inbox) => inbox.send(doomed).err().map(|refused| refused.0),
             None => Some(doomed),
         };
+        // Where no thread is to be had the place comes back early, which can only cost a connection too many.
         if let Some(doomed) = refused {
-            // There is no thread to be had: the place comes back early, which can only cost a connection too many.
-            doomed.place.forget();
+            doomed.end();
         }
     }
 }
@@ -52,7 +61,7 @@ fn start() -> Option<mpsc::UnboundedSender<Doomed>> {
                     Ok(Ok(())) => {}
                     Ok(Err(_)) | Err(_) => sleep_until(deadline).await,
                 }
-                doomed.place.forget();
+                doomed.end();
             });
             while waiting.try_join_next().is_some() {}
         }

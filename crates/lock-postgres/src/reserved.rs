@@ -6,102 +6,96 @@ use std::{
     time::Duration,
 };
 
-use deadpool::managed::Object;
+use deadpool_postgres::Object;
 
 use crate::{
     link::Link,
-    pool::{InUse, OwnPlace},
-    reaper::{Doomed, Reaper},
+    pool::{InUse, Place},
     session::Session,
 };
 
 /// Dropped, it is destroyed: only [`give_back`](Self::give_back) says that it owns nothing.
 #[derive(Debug)]
-pub(crate) struct Reserved {
-    // Present until the drop or the giving back.
+pub(crate) struct Reserved(Option<Parts>);
+
+#[derive(Debug)]
+struct Parts {
+    session: Box<Session>,
+    /// In our pool; `None` if it is borrowed from the user's.
     place: Option<Place>,
 }
 
-#[derive(Debug)]
-pub(crate) enum Place {
-    /// In our pool; `bound` is how long the session can stay in the server once it is destroyed.
-    Own { place: OwnPlace, reaper: Arc<Reaper>, bound: Duration },
-    /// In the user's.
-    Borrowed(Box<Session>),
-}
-
 impl Reserved {
-    pub(crate) fn new(place: Place) -> Self {
-        Self { place: Some(place) }
+    pub(crate) fn own(session: Box<Session>, place: Place) -> Self {
+        Self(Some(Parts { session, place: Some(place) }))
+    }
+
+    pub(crate) fn borrowed(session: Box<Session>) -> Self {
+        Self(Some(Parts { session, place: None }))
+    }
+
+    #[expect(clippy::expect_used, reason = "taken only by those who consume or drop it")]
+    fn parts(&self) -> &Parts {
+        self.0.as_ref().expect("BUG: a reserved session was used after it was given up")
+    }
+
+    #[expect(clippy::expect_used, reason = "taken only by those who consume or drop it")]
+    fn parts_mut(&mut self) -> &mut Parts {
+        self.0.as_mut().expect("BUG: a reserved session was used after it was given up")
     }
 
     /// Whether it was in use before.
     pub(crate) fn is_reused(&self) -> bool {
-        match &self.place {
-            Some(Place::Own { place, .. }) => place.is_reused(),
-            Some(Place::Borrowed(session)) => match session.link() {
-                Link::Borrowed(borrowed) => Object::metrics(&borrowed.0).recycle_count > 0,
-                Link::Own(_) => false,
-            },
-            None => false,
+        let Parts { session, place } = self.parts();
+        match (place, session.link()) {
+            (Some(place), _) => place.is_reused(),
+            (None, Link::Borrowed(borrowed)) => Object::metrics(&borrowed.0).recycle_count > 0,
+            (None, Link::Own(_)) => false,
         }
     }
 
     /// What counts its place in our pool as in use.
     pub(crate) fn in_use(&self) -> Option<Arc<InUse>> {
-        match &self.place {
-            Some(Place::Own { place, .. }) => Some(place.in_use()),
-            Some(Place::Borrowed(_)) | None => None,
-        }
+        self.parts().place.as_ref().map(Place::in_use)
     }
 
     /// Sets how long it can stay in the server once it is destroyed.
     pub(crate) fn bound_by(&mut self, limit: Duration) {
-        if let Some(Place::Own { bound, .. }) = &mut self.place {
-            *bound = limit;
+        if let Some(place) = &mut self.parts_mut().place {
+            place.bound_by(limit);
         }
     }
 
     /// Returns it to its pool. For a session that was proven to own nothing and to wait for nothing.
     pub(crate) fn give_back(mut self) {
-        self.link().set_holder(None);
-        drop(self.place.take());
+        if let Some(Parts { session, place }) = self.0.take() {
+            session.link().set_holder(None);
+            if let Some(place) = place {
+                place.put_back(session);
+            }
+        }
     }
 }
 
 impl Deref for Reserved {
     type Target = Session;
 
-    #[expect(clippy::expect_used, reason = "taken only by those who consume or drop it")]
     fn deref(&self) -> &Session {
-        match self.place.as_ref().expect("BUG: a reserved session was used after it was given up") {
-            Place::Own { place, .. } => place,
-            Place::Borrowed(session) => session,
-        }
+        &self.parts().session
     }
 }
 
 impl DerefMut for Reserved {
-    #[expect(clippy::expect_used, reason = "taken only by those who consume or drop it")]
     fn deref_mut(&mut self) -> &mut Session {
-        match self.place.as_mut().expect("BUG: a reserved session was used after it was given up") {
-            Place::Own { place, .. } => place,
-            Place::Borrowed(session) => session,
-        }
+        &mut self.parts_mut().session
     }
 }
 
 impl Drop for Reserved {
     fn drop(&mut self) {
-        match self.place.take() {
-            Some(Place::Own { place, reaper, bound }) => match place.link().socket().cloned() {
-                Some(socket) => {
-                    place.link().shut_down();
-                    reaper.take(Doomed { place, socket, bound });
-                }
-                None => place.forget(),
-            },
-            Some(Place::Borrowed(session)) => session.end(),
+        match self.0.take() {
+            Some(Parts { session, place: Some(place) }) => place.destroy(session),
+            Some(Parts { session, place: None }) => session.end(),
             None => {}
         }
     }

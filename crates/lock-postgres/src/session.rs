@@ -1,11 +1,19 @@
 //! One PostgreSQL connection of ours that can own advisory locks: opened, set up, and asked.
 
-use std::time::{Duration, SystemTime};
+use std::{
+    hash::{BuildHasher, RandomState},
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicI32, Ordering},
+    },
+    time::{Duration, SystemTime},
+};
 
 use distributed_lock::{Error, ErrorKind, Result};
 use tokio::time::{Instant, timeout_at};
 use tokio_postgres::{
-    Client, IsolationLevel, Row, Statement, Transaction,
+    Client, IsolationLevel, Statement, Transaction,
     types::{ToSql, Type},
 };
 
@@ -13,8 +21,11 @@ use crate::{
     answer::{Answer, Before, Limits, Proof, answer, before, limits, proof},
     connect::{Connector, Opened},
     error,
+    keeper::Keeper,
     link::{Borrowed, Link, OwnLink},
     sql,
+    timer::Timer,
+    timing::{AT_REST_FACTOR, Timing, server_millis},
     world::{WorldCell, ensure_borrowed, ensure_identity, refuse_standby},
 };
 
@@ -26,19 +37,78 @@ pub(crate) type DriverError = tokio_postgres::Error;
 /// A session that is ready for lock statements.
 #[derive(Debug)]
 pub(crate) struct Session {
+    // Before the link, so that nobody talks to a connection that is ending.
+    keeper: SessionKeeper,
     link: Link,
+    random: i32,
+    timer: Timer,
     statements: Statements,
-    /// The limits that a session of ours had before we set its own; `None` for a borrowed one, which keeps them.
-    inherited: Option<Limits>,
+    /// What only a session of ours has; a borrowed one keeps its settings.
+    own: Option<Own>,
 }
 
 /// Prepared once, so that a grant and a release are one write each.
 #[derive(Debug)]
 struct Statements {
+    try_and_limit: Statement,
+    try_fenced_and_limit: Statement,
+    heartbeat: Statement,
+    unlock_and_limit: Statement,
+}
+
+/// Stops with the session.
+#[derive(Debug)]
+struct SessionKeeper(Arc<Keeper>);
+
+impl Drop for SessionKeeper {
+    fn drop(&mut self) {
+        self.0.stop();
+    }
+}
+
+#[derive(Debug)]
+struct Own {
+    /// The limits that the session had before we set its own.
+    inherited: Limits,
+    idle: IdleLimit,
+    quick: QuickStatements,
+}
+
+/// For a session that has the right idle limit: setting it costs a tenth of a round trip.
+#[derive(Debug)]
+struct QuickStatements {
     try_lock: Statement,
     try_fenced: Statement,
-    heartbeat: Statement,
     unlock: Statement,
+}
+
+/// The idle limit of a session of ours, in ms. Nobody else can change it, and a session whose statement failed is destroyed.
+#[derive(Debug)]
+struct IdleLimit {
+    at_rest: i32,
+    now: AtomicI32,
+}
+
+impl IdleLimit {
+    fn new(at_rest: i32) -> Self {
+        Self { at_rest, now: AtomicI32::new(at_rest) }
+    }
+
+    fn is(&self, millis: i32) -> bool {
+        self.now.load(Ordering::Relaxed) == millis
+    }
+
+    fn set(&self, millis: i32) {
+        self.now.store(millis, Ordering::Relaxed);
+    }
+
+    /// What it must be set to when a hold ends. The next hold may want the same one, so one that is a little longer stays: see
+    /// [`Timing::longest_at_rest`](crate::timing::Timing::longest_at_rest).
+    fn to_rest(&self) -> Option<i32> {
+        let now = self.now.load(Ordering::Relaxed);
+        let may_stay = self.at_rest <= now && now <= self.at_rest.saturating_mul(AT_REST_FACTOR);
+        (!may_stay).then_some(self.at_rest)
+    }
 }
 
 /// The key of the two-int space that tells whether this session still owns what it took: the TTL in ms, and 32 random bits.
@@ -71,13 +141,13 @@ pub(crate) struct Ask {
     pub(crate) id: i64,
     pub(crate) scope: Scope,
     /// The idle limit of a holder, in ms.
-    pub(crate) idle: String,
+    pub(crate) idle: i32,
     pub(crate) fenced: bool,
 }
 
 impl Session {
     /// Opens a session on the first server that accepts locks. `idle` is the limit of a session that owns nothing, in ms.
-    pub(crate) async fn open(connector: &Connector, idle: &str, world: &WorldCell) -> Result<Self> {
+    pub(crate) async fn open(connector: &Connector, idle: i32, world: &WorldCell) -> Result<Self> {
         let mut failed = None;
         for target in connector.hosts() {
             let deadline = Instant::now() + OPEN_TIMEOUT;
@@ -102,16 +172,23 @@ impl Session {
         Err(failed.unwrap_or_else(|| Error::new(ErrorKind::Misconfigured, "the connection string names no host")))
     }
 
-    async fn set_up(opened: Opened, idle: &str, world: &WorldCell) -> Result<Self> {
+    async fn set_up(opened: Opened, idle: i32, world: &WorldCell) -> Result<Self> {
         let target = opened.target.clone();
         let link = OwnLink::drive(opened);
         // All in one write.
-        let (identity, (before, statements)) =
+        let (identity, (statements, own)) =
             tokio::try_join!(biased; link.query_typed_one(sql::IDENTITY, &[]), initialize(&link, idle))
                 .map_err(|error| set_up_failed(error, &target))?;
         ensure_identity(&identity, &target, world)?;
-        let inherited = limits(&before).map_err(|error| error::wrap(error, "read a session's settings"))?;
-        Ok(Self { link: Link::Own(link), statements, inherited: Some(inherited) })
+        let link = Link::Own(link);
+        Ok(Self {
+            keeper: SessionKeeper(Keeper::new(link.watch())),
+            link,
+            random: random(),
+            timer: Timer::default(),
+            statements,
+            own: Some(own),
+        })
     }
 
     /// A session over a connection of a pool that the user handed in. Its settings stay as they are.
@@ -119,20 +196,28 @@ impl Session {
         let prepare = |statement, types| object.prepare_typed_cached(statement, types);
         // The statements come from the connection's own cache, but for the first time. Which server it is must be asked each time:
         // the pool may have reconnected to another.
-        let (identity, try_lock, try_fenced, heartbeat, unlock) = tokio::try_join!(
+        let (identity, try_and_limit, try_fenced_and_limit, heartbeat, unlock_and_limit) = tokio::try_join!(
             object.simple_query(sql::BORROWED_IDENTITY),
-            prepare(sql::TRY, TRY_TYPES),
-            prepare(sql::TRY_FENCED, TRY_TYPES),
-            prepare(sql::HEARTBEAT, HEARTBEAT_TYPES),
-            prepare(sql::UNLOCK, UNLOCK_TYPES),
+            prepare(sql::TRY_AND_LIMIT, LOCK_AND_LIMIT),
+            prepare(sql::TRY_FENCED_AND_LIMIT, LOCK_AND_LIMIT),
+            prepare(sql::HEARTBEAT, BEACON_AND_LIMIT),
+            prepare(sql::UNLOCK_AND_LIMIT, LOCK_AND_LIMIT),
         )
         .map_err(|error| error::wrap(error, "prepare a borrowed session"))?;
         if let Err(error) = ensure_borrowed(&identity, world) {
             drop(deadpool_postgres::Object::take(object));
             return Err(error);
         }
-        let statements = Statements { try_lock, try_fenced, heartbeat, unlock };
-        Ok(Self { link: Link::Borrowed(Borrowed(object)), statements, inherited: None })
+        let statements = Statements { try_and_limit, try_fenced_and_limit, heartbeat, unlock_and_limit };
+        let link = Link::Borrowed(Borrowed(object));
+        Ok(Self {
+            keeper: SessionKeeper(Keeper::new(link.watch())),
+            link,
+            random: random(),
+            timer: Timer::default(),
+            statements,
+            own: None,
+        })
     }
 
     /// Ends it for good, instead of letting it go back to a pool.
@@ -145,6 +230,22 @@ impl Session {
     /// The connection under it.
     pub(crate) fn link(&self) -> &Link {
         &self.link
+    }
+
+    /// For a hold with this timing. No other session has it, but for a chance of one in 2^32 for each with the same TTL. The server
+    /// is quicker with what it had before, so it stays the same from hold to hold.
+    pub(crate) fn beacon(&self, timing: &Timing) -> Beacon {
+        Beacon { ttl_millis: server_millis(timing.ttl()), random: self.random }
+    }
+
+    /// Who keeps its leases.
+    pub(crate) fn keeper(&self) -> &Arc<Keeper> {
+        &self.keeper.0
+    }
+
+    /// Bounds a statement; `None` if the server does not answer in time.
+    pub(crate) async fn within<T>(&self, limit: Duration, statement: Pin<&mut impl Future<Output = T>>) -> Option<T> {
+        self.timer.within(limit, statement).await
     }
 
     fn client(&self) -> &Client {
@@ -164,16 +265,36 @@ impl Session {
 
     /// Tries once. After contention the session owns nothing, but can be in a transaction.
     pub(crate) async fn try_lock(&self, ask: &Ask) -> Result<Answer, DriverError> {
-        let Scope::Session(beacon) = ask.scope else { return self.try_in_transaction(ask).await };
-        let statement = if ask.fenced { &self.statements.try_fenced } else { &self.statements.try_lock };
-        let Beacon { ttl_millis, random } = beacon;
-        let row = self.client().query_one(statement, &[&ask.id, &ttl_millis, &random, &ask.idle]).await?;
-        answer(&row, ask.scope, Some("idle_before"))
+        let Scope::Session(Beacon { ttl_millis, random }) = ask.scope else {
+            return Box::pin(self.try_in_transaction(ask)).await;
+        };
+        if let Some(own) = self.own.as_ref().filter(|own| own.idle.is(ask.idle)) {
+            let statement = if ask.fenced { &own.quick.try_fenced } else { &own.quick.try_lock };
+            let row = self.client().query_one(statement, &[&ask.id, &ttl_millis, &random]).await?;
+            return answer(&row, ask.scope);
+        }
+        Box::pin(self.try_and_limit(ask, ttl_millis, random)).await
+    }
+
+    async fn try_and_limit(&self, ask: &Ask, ttl_millis: i32, random: i32) -> Result<Answer, DriverError> {
+        let Statements { try_and_limit, try_fenced_and_limit, .. } = &self.statements;
+        let statement = if ask.fenced { try_fenced_and_limit } else { try_and_limit };
+        let idle = ask.idle.to_string();
+        let row = self.client().query_one(statement, &[&ask.id, &ttl_millis, &random, &idle]).await?;
+        let mut answer = answer(&row, ask.scope)?;
+        if let Answer::Granted(granted) = &mut answer {
+            match &self.own {
+                Some(own) => own.idle.set(ask.idle),
+                None => granted.idle_before = Some(row.try_get("idle_before")?),
+            }
+        }
+        Ok(answer)
     }
 
     async fn try_in_transaction(&self, ask: &Ask) -> Result<Answer, DriverError> {
         let statement = if ask.fenced { sql::TRY_IN_TRANSACTION_FENCED } else { sql::TRY_IN_TRANSACTION };
-        let parameters = [(&ask.id as _, Type::INT8), (&ask.idle as _, Type::TEXT)];
+        let idle = ask.idle.to_string();
+        let parameters = [(&ask.id as _, Type::INT8), (&idle as _, Type::TEXT)];
         // In this order and in one write.
         let (begun, tried) = tokio::join!(
             biased;
@@ -182,7 +303,7 @@ impl Session {
         );
         // Outside a transaction the lock would end with its statement.
         begun?;
-        answer(&tried?, ask.scope, None)
+        answer(&tried?, ask.scope)
     }
 
     /// Queues in the server for at most `lock_timeout` (ms; zero is for ever), after a try that was contended. `idle` is the limit of
@@ -212,7 +333,7 @@ impl Session {
             self.client().query_typed_one(sql::BEFORE_WAIT, &ahead),
             self.client().query_typed_one(statement, &parameters),
         );
-        Ok((before(&ahead?)?, waited.and_then(|row| answer(&row, ask.scope, None))))
+        Ok((before(&ahead?)?, waited.and_then(|row| answer(&row, ask.scope))))
     }
 
     async fn wait_in_transaction(
@@ -229,7 +350,7 @@ impl Session {
             self.client().query_typed_one(sql::BEFORE_WAIT_IN_TRANSACTION, &[]),
             self.client().query_typed_one(statement, &parameters),
         );
-        Ok((before(&ahead?)?, waited.and_then(|row| answer(&row, ask.scope, None))))
+        Ok((before(&ahead?)?, waited.and_then(|row| answer(&row, ask.scope))))
     }
 
     /// Puts back what a wait changed, but for the idle limit, which the proof sets to a holder's. A transaction puts it back by its end.
@@ -276,31 +397,32 @@ impl Session {
         Ok(proof.try_get::<_, i64>("locks")? == 0)
     }
 
-    /// After a body ran statements of its own on a session of ours: takes back whatever it left in it, its locks included. `idle` is
-    /// the limit of a session that owns nothing, in ms.
-    pub(crate) async fn reset(&mut self, idle: &str) -> Result<(), DriverError> {
+    /// After a body ran statements of its own on a session of ours: takes back whatever it left in it, its locks included.
+    pub(crate) async fn reset(&mut self) -> Result<(), DriverError> {
+        let Some(own) = &mut self.own else { return Ok(()) };
         let client = self.link.client();
         // In this order and in one write.
-        let ((), (_, statements)) =
-            tokio::try_join!(biased; client.batch_execute(sql::FORGET), initialize(client, idle))?;
-        self.statements = statements;
+        ((), (self.statements, *own)) =
+            tokio::try_join!(biased; client.batch_execute(sql::FORGET), initialize(client, own.idle.at_rest))?;
         Ok(())
     }
 
     /// What the statements of a body in the lock's transaction are to run under, where a session of ours has other limits.
     pub(crate) fn inherited(&self) -> Option<&Limits> {
-        self.inherited.as_ref()
+        self.own.as_ref().map(|own| &own.inherited)
     }
 
     /// Proves ownership. `idle` is the limit of the session, or of its transaction, from now on, in ms.
-    pub(crate) async fn prove(&self, owner: Owner, idle: &str) -> Result<Proof, DriverError> {
+    pub(crate) async fn prove(&self, owner: Owner, idle: i32) -> Result<Proof, DriverError> {
+        let text = idle.to_string();
         match owner {
             Owner::Session(Beacon { ttl_millis, random }) => {
-                let row = self.client().query_one(&self.statements.heartbeat, &[&ttl_millis, &random, &idle]).await?;
+                let row = self.client().query_one(&self.statements.heartbeat, &[&ttl_millis, &random, &text]).await?;
+                self.limited(idle);
                 proof(&row, row.try_get("had")? && row.try_get("has")?)
             }
             Owner::Transaction(since) => {
-                let idle = [(&idle as _, Type::TEXT)];
+                let idle = [(&text as _, Type::TEXT)];
                 let row = self.client().query_typed_one(sql::HEARTBEAT_IN_TRANSACTION, &idle).await?;
                 proof(&row, row.try_get::<_, SystemTime>("since")? == since)
             }
@@ -308,26 +430,47 @@ impl Session {
     }
 
     /// Proves ownership while the beacon is exchanged for one of another TTL.
-    pub(crate) async fn exchange(&self, old: Beacon, new: Beacon, idle: &str) -> Result<Proof, DriverError> {
+    pub(crate) async fn exchange(&self, old: Beacon, new: Beacon, idle: i32) -> Result<Proof, DriverError> {
+        let text = idle.to_string();
         let parameters = [
             (&old.ttl_millis as _, Type::INT4),
             (&old.random as _, Type::INT4),
             (&new.ttl_millis as _, Type::INT4),
             (&new.random as _, Type::INT4),
-            (&idle as _, Type::TEXT),
+            (&text as _, Type::TEXT),
         ];
         let row = self.client().query_typed_one(sql::RENEW, &parameters).await?;
+        self.limited(idle);
         proof(&row, row.try_get("had")? && row.try_get("has")?)
     }
 
-    /// Gives back the lock, so that the session owns nothing; whether it was owned to the end. `idle` is the session's limit from
-    /// then on, in ms; that of a transaction ends with it.
-    pub(crate) async fn unlock(&self, id: i64, owner: Owner, idle: &str) -> Result<bool, DriverError> {
+    /// The session's idle limit was set to this.
+    fn limited(&self, idle: i32) {
+        if let Some(own) = &self.own {
+            own.idle.set(idle);
+        }
+    }
+
+    /// Gives back the lock, so that the session owns nothing; whether it was owned to the end. A borrowed session gets back the idle
+    /// limit it had before; that of a transaction ends with it.
+    pub(crate) async fn unlock(&self, id: i64, owner: Owner, idle_before: Option<&str>) -> Result<bool, DriverError> {
         match owner {
             Owner::Session(Beacon { ttl_millis, random }) => {
-                let parameters: [&(dyn ToSql + Sync); 4] = [&id, &ttl_millis, &random, &idle];
-                let row = self.client().query_one(&self.statements.unlock, &parameters).await?;
-                Ok(row.try_get("key")? && row.try_get("beacon")? && row.try_get("again")?)
+                let lock: [&(dyn ToSql + Sync); 3] = [&id, &ttl_millis, &random];
+                let rest = match &self.own {
+                    Some(own) => match own.idle.to_rest() {
+                        Some(rest) => rest.to_string(),
+                        None => return self.client().query_one(&own.quick.unlock, &lock).await?.try_get("owned"),
+                    },
+                    None => idle_before.unwrap_or_default().to_owned(),
+                };
+                let [id, ttl_millis, random] = lock;
+                let parameters = [id, ttl_millis, random, &rest];
+                let row = self.client().query_one(&self.statements.unlock_and_limit, &parameters).await?;
+                if let Some(own) = &self.own {
+                    own.idle.set(own.idle.at_rest);
+                }
+                row.try_get("owned")
             }
             Owner::Transaction(since) => {
                 // In this order and in one write.
@@ -344,22 +487,34 @@ impl Session {
     }
 }
 
-const TRY_TYPES: &[Type] = &[Type::INT8, Type::INT4, Type::INT4, Type::TEXT];
-const HEARTBEAT_TYPES: &[Type] = &[Type::INT4, Type::INT4, Type::TEXT];
-const UNLOCK_TYPES: &[Type] = TRY_TYPES;
+const LOCK: &[Type] = &[Type::INT8, Type::INT4, Type::INT4];
+const LOCK_AND_LIMIT: &[Type] = &[Type::INT8, Type::INT4, Type::INT4, Type::TEXT];
+const BEACON_AND_LIMIT: &[Type] = &[Type::INT4, Type::INT4, Type::TEXT];
 
-/// Our settings and statements, in one write.
-async fn initialize(client: &Client, idle: &str) -> Result<(Row, Statements), DriverError> {
-    let settings = [(&idle as _, Type::TEXT)];
-    let (before, try_lock, try_fenced, heartbeat, unlock) = tokio::try_join!(
+/// Our settings and statements, in one write. `idle` is the limit of a session that owns nothing, in ms.
+async fn initialize(client: &Client, idle: i32) -> Result<(Statements, Own), DriverError> {
+    let text = idle.to_string();
+    let settings = [(&text as _, Type::TEXT)];
+    let (before, try_lock, try_fenced, unlock, try_and_limit, try_fenced_and_limit, heartbeat, unlock_and_limit) = tokio::try_join!(
         biased;
         client.query_typed_one(sql::SETUP, &settings),
-        client.prepare_typed(sql::TRY, TRY_TYPES),
-        client.prepare_typed(sql::TRY_FENCED, TRY_TYPES),
-        client.prepare_typed(sql::HEARTBEAT, HEARTBEAT_TYPES),
-        client.prepare_typed(sql::UNLOCK, UNLOCK_TYPES),
+        client.prepare_typed(sql::TRY, LOCK),
+        client.prepare_typed(sql::TRY_FENCED, LOCK),
+        client.prepare_typed(sql::UNLOCK, LOCK),
+        client.prepare_typed(sql::TRY_AND_LIMIT, LOCK_AND_LIMIT),
+        client.prepare_typed(sql::TRY_FENCED_AND_LIMIT, LOCK_AND_LIMIT),
+        client.prepare_typed(sql::HEARTBEAT, BEACON_AND_LIMIT),
+        client.prepare_typed(sql::UNLOCK_AND_LIMIT, LOCK_AND_LIMIT),
     )?;
-    Ok((before, Statements { try_lock, try_fenced, heartbeat, unlock }))
+    let quick = QuickStatements { try_lock, try_fenced, unlock };
+    let own = Own { inherited: limits(&before)?, idle: IdleLimit::new(idle), quick };
+    Ok((Statements { try_and_limit, try_fenced_and_limit, heartbeat, unlock_and_limit }, own))
+}
+
+/// The keys of a `RandomState` come from the system, and each one has others.
+fn random() -> i32 {
+    let [a, b, c, d, ..] = RandomState::new().hash_one(()).to_be_bytes();
+    i32::from_be_bytes([a, b, c, d])
 }
 
 fn set_up_failed(error: DriverError, target: &str) -> Error {
@@ -368,4 +523,23 @@ fn set_up_failed(error: DriverError, target: &str) -> Error {
         return error::with_state(Error::new(ErrorKind::Misconfigured, message), error);
     }
     error::wrap(error, "set up a session")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_idle_limit_is_put_back_unless_it_is_up_to_twice_the_one_at_rest() {
+        let limit = IdleLimit::new(17_000);
+        for (now, to_rest) in
+            [(17_000, None), (34_000, None), (16_999, Some(17_000)), (34_001, Some(17_000)), (i32::MAX, Some(17_000))]
+        {
+            limit.set(now);
+            assert!(limit.is(now));
+            assert_eq!(limit.to_rest(), to_rest, "{now}");
+        }
+        let longest = IdleLimit::new(i32::MAX);
+        assert_eq!(longest.to_rest(), None);
+    }
 }

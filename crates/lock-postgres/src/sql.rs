@@ -41,36 +41,59 @@ pub(crate) const FORGET: &str = "discard all";
 /// Whether the server answers, and whether it may give locks.
 pub(crate) const PING: &str = "select pg_catalog.pg_is_in_recovery() as in_recovery";
 
-/// The parts of a fencing token: only to be evaluated after the grant, hence always under a `case`.
-macro_rules! token {
-    (minted) => {
-        "pg_catalog.concat_ws(' ', pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), \
+/// The first word of the answer to a lock statement, and with it all that a row says: see `answer::answer`.
+pub(crate) const GRANTED: &str = "granted";
+pub(crate) const CONTENDED: &str = "contended";
+/// Another session has our beacon.
+pub(crate) const BEACON_TAKEN: &str = "beacon";
+/// The server is a standby.
+pub(crate) const RECOVERY: &str = "recovery";
+
+/// The answer to a grant, followed by the parts of its fencing token: only to be evaluated after the grant, hence always under a
+/// `case`.
+macro_rules! granted {
+    (fenced) => {
+        "pg_catalog.concat_ws(' ', 'granted', pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), \
          (pg_catalog.pg_control_checkpoint()).redo_lsn, pg_catalog.pg_current_xact_id())"
     };
-    (none) => {
-        "null::pg_catalog.text"
+    (unfenced) => {
+        "'granted'"
     };
 }
 
-/// A single try: key `$1`, beacon `$2`, `$3`, idle limit `$4`. Takes the beacon twice and sets the limit only with the key.
+/// A single try: key `$1`, beacon `$2`, `$3`. Takes the beacon twice, and only with the key. `$set` is a condition that is true and
+/// comes after the grant.
 macro_rules! try_lock {
-    ($token:tt) => {
+    ($token:tt, $set:literal, $more:literal) => {
         concat!(
-            "select g.granted, g.in_recovery, g.idle_before, \
-             case when g.granted then pg_catalog.pg_try_advisory_lock($2::pg_catalog.int4, $3::pg_catalog.int4) end as beacon, \
-             case when g.granted then pg_catalog.pg_try_advisory_lock($2::pg_catalog.int4, $3::pg_catalog.int4) end as again, \
-             case when g.granted then pg_catalog.set_config('idle_session_timeout', $4::pg_catalog.text, false) end as idle, \
-             case when g.granted then ",
-            token!($token),
-            " end as token \
-             from (select pg_catalog.pg_try_advisory_lock($1::pg_catalog.int8) as granted, \
-             pg_catalog.pg_is_in_recovery() as in_recovery, \
-             pg_catalog.current_setting('idle_session_timeout') as idle_before offset 0) as g"
+            "select case when pg_catalog.pg_is_in_recovery() then 'recovery' \
+             when pg_catalog.pg_try_advisory_lock($1::pg_catalog.int8) then \
+             case when pg_catalog.pg_try_advisory_lock($2::pg_catalog.int4, $3::pg_catalog.int4) \
+             and pg_catalog.pg_try_advisory_lock($2::pg_catalog.int4, $3::pg_catalog.int4)",
+            $set,
+            " then ",
+            granted!($token),
+            " else 'beacon' end else 'contended' end as answer",
+            $more
         )
     };
 }
-pub(crate) const TRY: &str = try_lock!(none);
-pub(crate) const TRY_FENCED: &str = try_lock!(minted);
+/// On a session that has the idle limit of the hold.
+pub(crate) const TRY: &str = try_lock!(unfenced, "", "");
+pub(crate) const TRY_FENCED: &str = try_lock!(fenced, "", "");
+
+/// On a session whose idle limit is to be `$4` after a grant, with what it was before.
+macro_rules! try_lock_and_limit {
+    ($token:tt) => {
+        try_lock!(
+            $token,
+            " and pg_catalog.set_config('idle_session_timeout', $4::pg_catalog.text, false) is not null",
+            ", i.idle_before from (select pg_catalog.current_setting('idle_session_timeout') as idle_before offset 0) as i"
+        )
+    };
+}
+pub(crate) const TRY_AND_LIMIT: &str = try_lock_and_limit!(unfenced);
+pub(crate) const TRY_FENCED_AND_LIMIT: &str = try_lock_and_limit!(fenced);
 
 /// The settings that a wait needs and that act from the next statement on, with what they were before. `$local` says whether they
 /// end with the transaction.
@@ -125,12 +148,12 @@ pg_catalog.set_config('idle_in_transaction_session_timeout', $3::pg_catalog.text
 macro_rules! wait_lock {
     ($token:tt) => {
         concat!(
-            "select (g.waited is not null) as granted, pg_catalog.pg_is_in_recovery() as in_recovery, \
-             pg_catalog.pg_try_advisory_lock($2::pg_catalog.int4, $3::pg_catalog.int4) as beacon, \
-             pg_catalog.pg_try_advisory_lock($2::pg_catalog.int4, $3::pg_catalog.int4) as again, \
-             case when g.waited is not null then ",
-            token!($token),
-            " end as token, \
+            "select case when pg_catalog.pg_is_in_recovery() then 'recovery' \
+             when g.waited is null then 'contended' \
+             when pg_catalog.pg_try_advisory_lock($2::pg_catalog.int4, $3::pg_catalog.int4) \
+             and pg_catalog.pg_try_advisory_lock($2::pg_catalog.int4, $3::pg_catalog.int4) then ",
+            granted!($token),
+            " else 'beacon' end as answer, \
              g.limited, pg_catalog.set_config('lock_timeout', g.before, false) as unlimited \
              from (select pg_catalog.current_setting('lock_timeout') as before, \
              pg_catalog.set_config('lock_timeout', $4::pg_catalog.text, false) as limited, \
@@ -138,8 +161,8 @@ macro_rules! wait_lock {
         )
     };
 }
-pub(crate) const WAIT: &str = wait_lock!(none);
-pub(crate) const WAIT_FENCED: &str = wait_lock!(minted);
+pub(crate) const WAIT: &str = wait_lock!(unfenced);
+pub(crate) const WAIT_FENCED: &str = wait_lock!(fenced);
 
 /// After a wait that failed: how many advisory locks the session has or waits for, and its idle limit back to `$1`.
 pub(crate) const PROVE_CLEAN: &str = "\
@@ -168,12 +191,22 @@ from (select pg_catalog.pg_try_advisory_lock($3::pg_catalog.int4, $4::pg_catalog
 pg_catalog.pg_try_advisory_lock($3::pg_catalog.int4, $4::pg_catalog.int4) as again, \
 pg_catalog.set_config('idle_session_timeout', $5::pg_catalog.text, false) as idle offset 0) as n";
 
-/// Gives back the key `$1` and the beacon `$2`, `$3`, and the idle limit to `$4`.
-pub(crate) const UNLOCK: &str = "\
-select pg_catalog.pg_advisory_unlock($1::pg_catalog.int8) as key, \
-pg_catalog.pg_advisory_unlock($2::pg_catalog.int4, $3::pg_catalog.int4) as beacon, \
-pg_catalog.pg_advisory_unlock($2::pg_catalog.int4, $3::pg_catalog.int4) as again, \
-pg_catalog.set_config('idle_session_timeout', $4::pg_catalog.text, false) as idle";
+/// Gives back the key `$1` and the beacon `$2`, `$3`, each only if what comes before it was owned.
+macro_rules! unlock {
+    ($more:literal) => {
+        concat!(
+            "select pg_catalog.pg_advisory_unlock($1::pg_catalog.int8) \
+             and pg_catalog.pg_advisory_unlock($2::pg_catalog.int4, $3::pg_catalog.int4) \
+             and pg_catalog.pg_advisory_unlock($2::pg_catalog.int4, $3::pg_catalog.int4) as owned",
+            $more
+        )
+    };
+}
+pub(crate) const UNLOCK: &str = unlock!("");
+
+/// The same, with the idle limit `$4` from then on.
+pub(crate) const UNLOCK_AND_LIMIT: &str =
+    unlock!(", pg_catalog.set_config('idle_session_timeout', $4::pg_catalog.text, false) as idle");
 
 /// Starts the transaction that owns a lock. Later statements see what was committed before them, not before the lock.
 pub(crate) const BEGIN: &str = "begin isolation level read committed";
@@ -188,29 +221,27 @@ pub(crate) const ROLLBACK: &str = "rollback";
 macro_rules! try_in_transaction {
     ($token:tt) => {
         concat!(
-            "select g.granted, g.idle, pg_catalog.pg_is_in_recovery() as in_recovery, pg_catalog.now() as since, \
+            "select case when pg_catalog.pg_is_in_recovery() then 'recovery' when g.granted then ",
+            granted!($token),
+            " else 'contended' end as answer, pg_catalog.now() as since, g.idle, \
              case when pg_catalog.current_setting('server_version_num')::pg_catalog.int4 operator(pg_catalog.>=) 170000 \
-             then pg_catalog.set_config('transaction_timeout', '0', true) end as untimed, \
-             case when g.granted then ",
-            token!($token),
-            " end as token \
+             then pg_catalog.set_config('transaction_timeout', '0', true) end as untimed \
              from (select pg_catalog.set_config('idle_in_transaction_session_timeout', $2::pg_catalog.text, true) as idle, \
              pg_catalog.pg_try_advisory_xact_lock($1::pg_catalog.int8) as granted offset 0) as g"
         )
     };
 }
-pub(crate) const TRY_IN_TRANSACTION: &str = try_in_transaction!(none);
-pub(crate) const TRY_IN_TRANSACTION_FENCED: &str = try_in_transaction!(minted);
+pub(crate) const TRY_IN_TRANSACTION: &str = try_in_transaction!(unfenced);
+pub(crate) const TRY_IN_TRANSACTION_FENCED: &str = try_in_transaction!(fenced);
 
 /// A queued wait in a transaction: key `$1`, the idle limit of a waiter `$2`, which stays until the statement that follows, and the
 /// lock timeout `$3`.
 macro_rules! wait_in_transaction {
     ($token:tt) => {
         concat!(
-            "select (g.waited is not null) as granted, pg_catalog.pg_is_in_recovery() as in_recovery, \
-             pg_catalog.now() as since, case when g.waited is not null then ",
-            token!($token),
-            " end as token, g.limited, g.idle, \
+            "select case when pg_catalog.pg_is_in_recovery() then 'recovery' when g.waited is null then 'contended' else ",
+            granted!($token),
+            " end as answer, pg_catalog.now() as since, g.limited, g.idle, \
              pg_catalog.set_config('lock_timeout', '0', true) as unlimited \
              from (select pg_catalog.set_config('lock_timeout', $3::pg_catalog.text, true) as limited, \
              pg_catalog.set_config('idle_in_transaction_session_timeout', $2::pg_catalog.text, true) as idle, \
@@ -218,8 +249,8 @@ macro_rules! wait_in_transaction {
         )
     };
 }
-pub(crate) const WAIT_IN_TRANSACTION: &str = wait_in_transaction!(none);
-pub(crate) const WAIT_IN_TRANSACTION_FENCED: &str = wait_in_transaction!(minted);
+pub(crate) const WAIT_IN_TRANSACTION: &str = wait_in_transaction!(unfenced);
+pub(crate) const WAIT_IN_TRANSACTION_FENCED: &str = wait_in_transaction!(fenced);
 
 /// Proof of ownership in a transaction: it is the one that took the lock if it began when that one did.
 pub(crate) const PROVE_TRANSACTION: &str = "\

@@ -28,6 +28,9 @@ pub(crate) const MAX_TTL: Duration = Duration::from_millis(MAX_MILLIS);
 /// `i32::MAX`.
 const MAX_MILLIS: u64 = 2_147_483_647;
 
+/// How many times T the idle limit of a session may be that owns nothing: a hold with a TTL may leave its own limit behind.
+pub(crate) const AT_REST_FACTOR: i32 = 2;
+
 const HEARTBEAT: Duration = Duration::from_secs(5);
 const QUERY_TIMEOUT: Duration = Duration::from_secs(10);
 const DELTA: Duration = Duration::from_millis(100);
@@ -133,6 +136,11 @@ impl Timing {
     /// T_w: how long a session that waits for a lock may be silent at a time when it should not be.
     pub(crate) fn waiter_idle(&self) -> Duration {
         max(MIN_WAITER_IDLE, min(self.query_timeout, self.ttl / 4))
+    }
+
+    /// The longest idle limit of a session that owns nothing, T being the one for holds until released.
+    pub(crate) fn longest_at_rest(&self) -> Duration {
+        self.ttl * AT_REST_FACTOR.unsigned_abs()
     }
 
     /// D: how long a loss can stay unnoticed while the socket stays open.

@@ -14,6 +14,7 @@ use distributed_lock::{
 };
 use tokio::{sync::watch, time::timeout};
 use tokio_postgres::{Transaction, types::Type};
+use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::{
     answer::{Answer, Granted, Limits, answer, before},
@@ -26,7 +27,6 @@ use crate::{
     session::{Owner, Scope},
     sql,
     timing::{lock_timeout_text, server_millis},
-    world,
 };
 
 /// Whether the lock was acquired, and what the body made of it.
@@ -146,12 +146,12 @@ impl Run<'_> {
             // The first failure is the cause of the second.
             let tried = tried?;
             limited?;
-            answer(&tried, Scope::Transaction, None)
+            answer(&tried, Scope::Transaction)
         };
         let tried = timeout(limit, tried).await.map_err(|_elapsed| unanswered("a lock request", limit))?;
         match tried.map_err(|error| error::unavailable(error, "ask for a lock"))? {
             Answer::Granted(granted) => return Ok(Attempt::Acquired(began(&granted)?)),
-            Answer::InRecovery => return Err(world::standby("the server")),
+            Answer::Refused(error) => return Err(error),
             Answer::Contended if self.budget.is_try() => {
                 return Ok(Attempt::Contended(self.core.registry.why_contended(self.id, self.key)));
             }
@@ -197,7 +197,7 @@ impl Run<'_> {
             Err(error) if error.code().is_some_and(|state| state.code() == "55P03") => {
                 return Ok(Attempt::Contended(Contention::WaitElapsed));
             }
-            waited => waited.and_then(|row| answer(&row, Scope::Transaction, None)).map_err(failed)?,
+            waited => waited.and_then(|row| answer(&row, Scope::Transaction)).map_err(failed)?,
         };
         match waited {
             Answer::Granted(granted) => {
@@ -207,7 +207,7 @@ impl Run<'_> {
                 limited.map_err(|_elapsed| unanswered("a session's settings", limit))?.map_err(failed)?;
                 Ok(Attempt::Acquired(began(&granted)?))
             }
-            Answer::InRecovery => Err(world::standby("the server")),
+            Answer::Refused(error) => Err(error),
             Answer::Contended => Err(Error::new(ErrorKind::Other, "BUG: a wait without an error granted nothing")),
         }
     }
@@ -217,9 +217,7 @@ impl Run<'_> {
         if session.inherited().is_none() {
             return session.give_back();
         }
-        let settings = &self.core.settings.session;
-        let idle = server_millis(settings.ttl()).to_string();
-        if let Ok(Ok(())) = timeout(settings.query_timeout(), session.reset(&idle)).await {
+        if let Ok(Ok(())) = timeout(self.core.settings.session.query_timeout(), session.reset()).await {
             session.give_back();
         }
     }
@@ -276,7 +274,7 @@ impl Run<'_> {
     }
 
     fn lost(&self, loss: Loss) -> Error {
-        match *self.core.closed.borrow() {
+        match self.core.closed.is_cancelled() {
             true => Loss::new(LossCause::Closed).into(),
             false => loss.into(),
         }
@@ -296,8 +294,8 @@ async fn for_body(
 
 fn began(granted: &Granted) -> Result<SystemTime> {
     match granted.owner {
-        Some(Owner::Transaction(since)) => Ok(since),
-        _ => Err(Error::new(ErrorKind::Other, "BUG: a transaction's lock is owned by something else")),
+        Owner::Transaction(since) => Ok(since),
+        Owner::Session(_) => Err(Error::new(ErrorKind::Other, "BUG: a transaction's lock is owned by something else")),
     }
 }
 
@@ -317,19 +315,19 @@ struct Listed<'a> {
     core: &'a Core,
     id: i64,
     ticket: Ticket,
+    _running: TaskTrackerToken,
 }
 
 impl<'a> Listed<'a> {
     fn new(core: &'a Core, id: i64, key: &LockKey) -> Self {
-        core.transactions.send_modify(|running| *running += 1);
-        Self { core, id, ticket: core.registry.list(id, key, Weak::new()) }
+        let running = core.transactions.token();
+        Self { core, id, ticket: core.registry.list(id, key, Weak::new()), _running: running }
     }
 }
 
 impl Drop for Listed<'_> {
     fn drop(&mut self) {
         self.core.registry.unlist(self.id, self.ticket);
-        self.core.transactions.send_modify(|running| *running -= 1);
     }
 }
 

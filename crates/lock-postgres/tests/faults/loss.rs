@@ -38,6 +38,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("loss::waiter_that_is_cut_off_does_not_block_those_behind_it", cut_off_waiter),
         trial("loss::ttl_is_ended_by_the_holder_s_own_timer_and_its_session_lives", own_timer),
         trial("loss::ttl_of_a_holder_cut_off_after_a_late_heartbeat_ends_in_time", late_heartbeat),
+        trial("loss::lease_of_a_holder_cut_off_is_its_own_whatever_the_session_had_before", earlier_limits),
         trial("loss::delay_within_the_query_timeout_loses_nothing", slow_network),
     ]
 }
@@ -289,6 +290,31 @@ async fn late_heartbeat(server: Server) {
     drop(guard);
     drop((locker, proxy));
     server.quiet().await;
+}
+
+/// A session may keep the idle limit of an earlier hold, up to twice its own.
+async fn earlier_limits(server: Server) {
+    for earlier in [SHORT_TTL * 2, SHORT_TTL * 5] {
+        let (proxy, config) = server.proxy();
+        // No heartbeat may set the limit before the cut.
+        let config = shortened(config).with_pool_size(1).with_heartbeat_interval(ms(1_100));
+        let locker = PostgresLocker::new(&config).unwrap();
+        let guard = locker.acquire("k", earlier).await.unwrap();
+        let pid = server.holder().await;
+        guard.release().await.unwrap().exclusive().unwrap();
+        let watch = Watch::start();
+        let guard = locker.acquire("k", Ttl::UNTIL_RELEASED).await.unwrap();
+        assert_eq!(server.holder().await, pid, "on the same session");
+        let rival = server.rival("k", &guard.hold()).await;
+        proxy.both(Flow::Drop);
+        guard.lost().await;
+        let (rival, at) = rival.granted().await;
+        watch.at_within(at, SHORT_TTL + ms(100), "the key of a session with an earlier limit is free");
+        rival.release().await.unwrap().exclusive().unwrap();
+        drop(guard);
+        drop((locker, proxy));
+        server.quiet().await;
+    }
 }
 
 async fn slow_network(server: Server) {
