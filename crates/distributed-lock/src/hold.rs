@@ -2,11 +2,11 @@ use std::{
     any::Any,
     fmt,
     future::{Future, pending},
-    sync::Arc,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
-use tokio::sync::watch;
+use tokio::sync::Notify;
 
 use crate::{BackendId, Clock, Error, FencingToken, LockKey, Loss, LossCause, Result, clock::sleep_or_forever};
 
@@ -36,7 +36,24 @@ pub(crate) struct Inner {
     pub(crate) value: Option<Arc<dyn Any + Send + Sync>>,
     pub(crate) since: Instant,
     pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) state: watch::Sender<State>,
+    // A std mutex: never held across an await. Cheaper than a watch channel, which every grant and release would pay for.
+    pub(crate) state: Mutex<State>,
+    pub(crate) changed: Notify,
+}
+
+impl Inner {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Wakes everybody who watches if the change says that it was one.
+    pub(crate) fn modify(&self, change: impl FnOnce(&mut State) -> bool) -> bool {
+        let changed = change(&mut self.state());
+        if changed {
+            self.changed.notify_waiters();
+        }
+        changed
+    }
 }
 
 #[derive(Clone, Debug, Default)]
@@ -134,7 +151,7 @@ impl Hold {
     /// ```
     pub fn remaining(&self) -> Option<Duration> {
         let now = self.now();
-        let state = self.0.state.borrow();
+        let state = self.0.state();
         if state.end(now).is_some() {
             return Some(Duration::ZERO);
         }
@@ -264,7 +281,7 @@ impl Hold {
     /// How it ended, if it has.
     pub(crate) fn end(&self) -> Option<Loss> {
         let now = self.now();
-        self.0.state.borrow().end(now)
+        self.0.state().end(now)
     }
 
     /// The loss, if it was lost.
@@ -279,24 +296,24 @@ impl Hold {
 
     /// The longest grace that fits between a renewal that fails and the deadline; `None` is any.
     pub(crate) fn max_grace(&self) -> Option<Duration> {
-        self.0.state.borrow().max_grace
+        self.0.state().max_grace
     }
 
     /// What is left until the deadline, whether or not the hold was lost before it.
     pub(crate) fn until_deadline(&self) -> Option<Duration> {
         let now = self.now();
-        self.0.state.borrow().deadline.map(|deadline| deadline.saturating_duration_since(now))
+        self.0.state().deadline.map(|deadline| deadline.saturating_duration_since(now))
     }
 
     /// Tells the work to end, or that new work has not been told yet.
     pub(crate) fn set_cancelled(&self, cancelled: bool) {
-        self.0.state.send_if_modified(|state| std::mem::replace(&mut state.cancelled, cancelled) != cancelled);
+        self.0.modify(|state| std::mem::replace(&mut state.cancelled, cancelled) != cancelled);
     }
 
     /// Ends it once; the first end stays.
     pub(crate) fn finish(&self, loss: Loss) {
         let now = self.now();
-        self.0.state.send_if_modified(|state| {
+        self.0.modify(|state| {
             let first = state.end.is_none();
             if first {
                 state.end = Some(state.end(now).unwrap_or_else(|| loss.stamped(now)));
@@ -310,18 +327,19 @@ impl Hold {
     }
 
     async fn watch<T>(self, check: impl Fn(&State, Instant) -> Check<T>) -> T {
-        let mut changes = self.0.state.subscribe();
         loop {
+            // Made before the look, so that no change between look and wait is missed.
+            let changed = self.0.changed.notified();
             let now = self.now();
-            // A named step, so that the borrow of the watch ends before the await.
-            let checked = check(&changes.borrow_and_update(), now);
+            // A named step, so that the lock ends before the await.
+            let checked = check(&self.0.state(), now);
             let look_again = match checked {
                 Check::Ready(value) => return value,
                 Check::LookAgain(at) => at.map(|at| at.saturating_duration_since(now)),
             };
-            // Both arms are cancel safe: a change is kept by the watch, and the sleep is computed anew.
+            // Both arms are cancel safe: the state is looked at again, and the sleep computed anew.
             tokio::select! {
-                _ = changes.changed() => {}
+                () = changed => {}
                 () = sleep_or_forever(look_again) => {}
             }
         }
@@ -330,11 +348,11 @@ impl Hold {
 
 impl fmt::Debug for Hold {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Inner { key, fencing_token, state, .. } = &*self.0;
+        let Inner { key, fencing_token, .. } = &*self.0;
         f.debug_struct("Hold")
             .field("key", key)
             .field("fencing_token", fencing_token)
-            .field("state", &*state.borrow())
+            .field("state", &*self.0.state())
             .finish()
     }
 }

@@ -1,10 +1,10 @@
 use std::{
     any::Any,
-    sync::Arc,
+    sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
 
-use tokio::sync::watch;
+use tokio::sync::Notify;
 
 use crate::{
     BackendId, Clock, FencingToken, Hold, LockKey, Loss,
@@ -50,7 +50,7 @@ impl HoldRecord {
     #[must_use]
     pub fn extend(&self, deadline: Option<Instant>, max_grace: Option<Duration>) -> bool {
         let now = self.0.now();
-        self.0.0.state.send_if_modified(|state| {
+        self.0.0.modify(|state| {
             let live = state.end(now).is_none();
             if live {
                 state.deadline = deadline;
@@ -72,7 +72,7 @@ impl HoldRecord {
 
     /// Passes on that a waiter asked the holder to step down.
     pub fn request_step_down(&self) {
-        self.0.0.state.send_if_modified(|state| !std::mem::replace(&mut state.step_down, true));
+        self.0.0.modify(|state| !std::mem::replace(&mut state.step_down, true));
     }
 }
 
@@ -118,7 +118,8 @@ impl Draft {
     #[must_use]
     pub fn open(self) -> HoldRecord {
         let Self { locker, key, clock, fencing_token, deadline, max_grace, value } = self;
-        let state = watch::Sender::new(State { deadline, max_grace, ..State::default() });
-        HoldRecord(Hold(Arc::new(Inner { locker, key, fencing_token, value, since: clock.now(), clock, state })))
+        let state = Mutex::new(State { deadline, max_grace, ..State::default() });
+        let (since, changed) = (clock.now(), Notify::new());
+        HoldRecord(Hold(Arc::new(Inner { locker, key, fencing_token, value, since, clock, state, changed })))
     }
 }

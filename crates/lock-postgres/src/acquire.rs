@@ -49,11 +49,11 @@ pub(crate) async fn acquire(
         fenced,
         budget: Budget::start(options.wait, &core.clock),
     };
-    // Both arms are cancel safe; what the second had reserved is destroyed when the first wins.
+    // Both arms are cancel safe; what the first had reserved is destroyed when the second wins. A grant looks at the closing itself.
     tokio::select! {
         biased;
-        () = core.until_closed() => Err(crate::core::closed()),
         acquired = acquire.run() => acquired,
+        () = core.until_closed() => Err(crate::core::closed()),
     }
     .map_err(|error| if error.key().is_some() { error } else { error.with_key(key) })
 }

@@ -82,13 +82,15 @@ pub(crate) fn answer(row: &Row, scope: Scope) -> Result<Answer, DriverError> {
             Answer::Granted(Granted { owner, token: token.map(str::to_owned), idle_before: None })
         }
         sql::CONTENDED => Answer::Contended,
-        sql::BEACON_TAKEN => {
-            let message = "another session has this session's beacon, so the grant was given back; try again";
-            Answer::Refused(Error::new(ErrorKind::Unavailable, message))
-        }
+        sql::BEACON_TAKEN => Answer::Refused(beacon_taken()),
         sql::RECOVERY => Answer::Refused(world::standby("the server")),
         _ => Answer::Refused(Error::new(ErrorKind::Other, format!("BUG: a lock statement answered {word:?}"))),
     })
+}
+
+pub(crate) fn beacon_taken() -> Error {
+    let message = "another session has this session's beacon, so the grant was given back; try again";
+    Error::new(ErrorKind::Unavailable, message)
 }
 
 pub(crate) fn proof(row: &Row, owned: bool) -> Result<Proof, DriverError> {

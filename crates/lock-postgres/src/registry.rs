@@ -1,7 +1,7 @@
 //! The holds of one locker by their id in the server: for the reason of a contention, and for closing.
 
 use std::{
-    collections::HashMap,
+    collections::BTreeMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
 };
 
@@ -24,13 +24,13 @@ pub(crate) struct Registry<H>(Mutex<Entries<H>>);
 
 #[derive(Debug)]
 struct Entries<H> {
-    by_id: HashMap<i64, Entry<H>>,
+    by_id: BTreeMap<i64, Entry<H>>,
     last: u64,
 }
 
 impl<H> Default for Registry<H> {
     fn default() -> Self {
-        Self(Mutex::new(Entries { by_id: HashMap::new(), last: 0 }))
+        Self(Mutex::new(Entries { by_id: BTreeMap::new(), last: 0 }))
     }
 }
 

@@ -18,7 +18,7 @@ use tokio_postgres::{
 };
 
 use crate::{
-    answer::{Answer, Before, Limits, Proof, answer, before, limits, proof},
+    answer::{Answer, Before, Limits, Proof, answer, beacon_taken, before, limits, proof},
     connect::{Connector, Opened},
     error,
     keeper::Keeper,
@@ -43,17 +43,8 @@ pub(crate) struct Session {
     random: i32,
     timer: Timer,
     statements: Statements,
-    /// What only a session of ours has; a borrowed one keeps its settings.
+    /// What only a session of ours has; a borrowed one keeps its settings, and has a beacon only with a lock.
     own: Option<Own>,
-}
-
-/// Prepared once, so that a grant and a release are one write each.
-#[derive(Debug)]
-struct Statements {
-    try_and_limit: Statement,
-    try_fenced_and_limit: Statement,
-    heartbeat: Statement,
-    unlock_and_limit: Statement,
 }
 
 /// Stops with the session.
@@ -66,47 +57,56 @@ impl Drop for SessionKeeper {
     }
 }
 
+/// Prepared once, so that a grant and a release are one write each.
+#[derive(Debug)]
+struct Statements {
+    try_lock: Statement,
+    try_fenced: Statement,
+    heartbeat: Statement,
+    unlock: Statement,
+}
+
 #[derive(Debug)]
 struct Own {
     /// The limits that the session had before we set its own.
     inherited: Limits,
-    idle: IdleLimit,
-    quick: QuickStatements,
+    ttl: SessionTtl,
+    renew: Statement,
 }
 
-/// For a session that has the right idle limit: setting it costs a tenth of a round trip.
+/// The TTL, in ms, that a session of ours publishes with its beacon and has as its idle limit. Nobody else can change them, and a
+/// session whose statement failed is destroyed. Most holds find the one they want, so that a grant is a single lock call.
 #[derive(Debug)]
-struct QuickStatements {
-    try_lock: Statement,
-    try_fenced: Statement,
-    unlock: Statement,
-}
-
-/// The idle limit of a session of ours, in ms. Nobody else can change it, and a session whose statement failed is destroyed.
-#[derive(Debug)]
-struct IdleLimit {
+struct SessionTtl {
     at_rest: i32,
     now: AtomicI32,
+    /// The idle limit where a heartbeat set it to what was left of a TTL.
+    limit: AtomicI32,
 }
 
-impl IdleLimit {
+impl SessionTtl {
     fn new(at_rest: i32) -> Self {
-        Self { at_rest, now: AtomicI32::new(at_rest) }
+        Self { at_rest, now: AtomicI32::new(at_rest), limit: AtomicI32::new(at_rest) }
+    }
+
+    fn now(&self) -> i32 {
+        self.now.load(Ordering::Relaxed)
     }
 
     fn is(&self, millis: i32) -> bool {
-        self.now.load(Ordering::Relaxed) == millis
+        self.now() == millis && self.limit.load(Ordering::Relaxed) == millis
     }
 
-    fn set(&self, millis: i32) {
+    fn set(&self, millis: i32, limit: i32) {
         self.now.store(millis, Ordering::Relaxed);
+        self.limit.store(limit, Ordering::Relaxed);
     }
 
     /// What it must be set to when a hold ends. The next hold may want the same one, so one that is a little longer stays: see
     /// [`Timing::longest_at_rest`](crate::timing::Timing::longest_at_rest).
     fn to_rest(&self) -> Option<i32> {
-        let now = self.now.load(Ordering::Relaxed);
-        let may_stay = self.at_rest <= now && now <= self.at_rest.saturating_mul(AT_REST_FACTOR);
+        let limit = self.limit.load(Ordering::Relaxed);
+        let may_stay = self.at_rest <= limit && limit <= self.at_rest.saturating_mul(AT_REST_FACTOR);
         (!may_stay).then_some(self.at_rest)
     }
 }
@@ -175,16 +175,18 @@ impl Session {
     async fn set_up(opened: Opened, idle: i32, world: &WorldCell) -> Result<Self> {
         let target = opened.target.clone();
         let link = OwnLink::drive(opened);
+        let beacon = Beacon { ttl_millis: idle, random: random() };
         // All in one write.
-        let (identity, (statements, own)) =
-            tokio::try_join!(biased; link.query_typed_one(sql::IDENTITY, &[]), initialize(&link, idle))
+        let (identity, initialized) =
+            tokio::try_join!(biased; link.query_typed_one(sql::IDENTITY, &[]), initialize(&link, beacon))
                 .map_err(|error| set_up_failed(error, &target))?;
         ensure_identity(&identity, &target, world)?;
+        let (statements, own) = initialized.ok_or_else(beacon_taken)?;
         let link = Link::Own(link);
         Ok(Self {
             keeper: SessionKeeper(Keeper::new(link.watch())),
             link,
-            random: random(),
+            random: beacon.random,
             timer: Timer::default(),
             statements,
             own: Some(own),
@@ -196,19 +198,19 @@ impl Session {
         let prepare = |statement, types| object.prepare_typed_cached(statement, types);
         // The statements come from the connection's own cache, but for the first time. Which server it is must be asked each time:
         // the pool may have reconnected to another.
-        let (identity, try_and_limit, try_fenced_and_limit, heartbeat, unlock_and_limit) = tokio::try_join!(
+        let (identity, try_lock, try_fenced, heartbeat, unlock) = tokio::try_join!(
             object.simple_query(sql::BORROWED_IDENTITY),
-            prepare(sql::TRY_AND_LIMIT, LOCK_AND_LIMIT),
-            prepare(sql::TRY_FENCED_AND_LIMIT, LOCK_AND_LIMIT),
+            prepare(sql::TRY_BORROWED, LOCK_AND_LIMIT),
+            prepare(sql::TRY_BORROWED_FENCED, LOCK_AND_LIMIT),
             prepare(sql::HEARTBEAT, BEACON_AND_LIMIT),
-            prepare(sql::UNLOCK_AND_LIMIT, LOCK_AND_LIMIT),
+            prepare(sql::UNLOCK_BORROWED, LOCK_AND_LIMIT),
         )
         .map_err(|error| error::wrap(error, "prepare a borrowed session"))?;
         if let Err(error) = ensure_borrowed(&identity, world) {
             drop(deadpool_postgres::Object::take(object));
             return Err(error);
         }
-        let statements = Statements { try_and_limit, try_fenced_and_limit, heartbeat, unlock_and_limit };
+        let statements = Statements { try_lock, try_fenced, heartbeat, unlock };
         let link = Link::Borrowed(Borrowed(object));
         Ok(Self {
             keeper: SessionKeeper(Keeper::new(link.watch())),
@@ -265,28 +267,49 @@ impl Session {
 
     /// Tries once. After contention the session owns nothing, but can be in a transaction.
     pub(crate) async fn try_lock(&self, ask: &Ask) -> Result<Answer, DriverError> {
-        let Scope::Session(Beacon { ttl_millis, random }) = ask.scope else {
+        let Scope::Session(beacon) = ask.scope else {
             return Box::pin(self.try_in_transaction(ask)).await;
         };
-        if let Some(own) = self.own.as_ref().filter(|own| own.idle.is(ask.idle)) {
-            let statement = if ask.fenced { &own.quick.try_fenced } else { &own.quick.try_lock };
-            let row = self.client().query_one(statement, &[&ask.id, &ttl_millis, &random]).await?;
-            return answer(&row, ask.scope);
+        let Statements { try_lock, try_fenced, .. } = &self.statements;
+        let statement = if ask.fenced { try_fenced } else { try_lock };
+        match &self.own {
+            Some(own) if own.ttl.is(ask.idle) => {
+                let row = self.client().query_one(statement, &[&ask.id]).await?;
+                answer(&row, ask.scope)
+            }
+            Some(own) => Box::pin(self.exchange_and_try(own, ask, beacon, statement)).await,
+            None => Box::pin(self.try_borrowed(ask, beacon, statement)).await,
         }
-        Box::pin(self.try_and_limit(ask, ttl_millis, random)).await
     }
 
-    async fn try_and_limit(&self, ask: &Ask, ttl_millis: i32, random: i32) -> Result<Answer, DriverError> {
-        let Statements { try_and_limit, try_fenced_and_limit, .. } = &self.statements;
-        let statement = if ask.fenced { try_fenced_and_limit } else { try_and_limit };
+    async fn exchange_and_try(
+        &self,
+        own: &Own,
+        ask: &Ask,
+        beacon: Beacon,
+        statement: &Statement,
+    ) -> Result<Answer, DriverError> {
+        let old = Beacon { ttl_millis: own.ttl.now(), ..beacon };
+        let key: [&(dyn ToSql + Sync); 1] = [&ask.id];
+        // In this order and in one write.
+        let (exchanged, row) = tokio::join!(
+            biased;
+            self.exchange(old, beacon, ask.idle),
+            self.client().query_one(statement, &key),
+        );
+        match exchanged?.owned {
+            true => answer(&row?, ask.scope),
+            false => Ok(Answer::Refused(beacon_taken())),
+        }
+    }
+
+    async fn try_borrowed(&self, ask: &Ask, beacon: Beacon, statement: &Statement) -> Result<Answer, DriverError> {
+        let Beacon { ttl_millis, random } = beacon;
         let idle = ask.idle.to_string();
         let row = self.client().query_one(statement, &[&ask.id, &ttl_millis, &random, &idle]).await?;
         let mut answer = answer(&row, ask.scope)?;
         if let Answer::Granted(granted) = &mut answer {
-            match &self.own {
-                Some(own) => own.idle.set(ask.idle),
-                None => granted.idle_before = Some(row.try_get("idle_before")?),
-            }
+            granted.idle_before = Some(row.try_get("idle_before")?);
         }
         Ok(answer)
     }
@@ -319,19 +342,26 @@ impl Session {
         let Scope::Session(beacon) = ask.scope else {
             return self.wait_in_transaction(ask, idle, lock_timeout).await;
         };
-        let statement = if ask.fenced { sql::WAIT_FENCED } else { sql::WAIT };
+        let statement = match (&self.own, ask.fenced) {
+            (Some(_), false) => sql::WAIT,
+            (Some(_), true) => sql::WAIT_FENCED,
+            (None, false) => sql::WAIT_BORROWED,
+            (None, true) => sql::WAIT_BORROWED_FENCED,
+        };
         let ahead = [(&idle as _, Type::TEXT)];
         let parameters = [
             (&ask.id as _, Type::INT8),
+            (&lock_timeout as _, Type::TEXT),
             (&beacon.ttl_millis as _, Type::INT4),
             (&beacon.random as _, Type::INT4),
-            (&lock_timeout as _, Type::TEXT),
         ];
+        // A session of ours had its beacon for the try before the wait.
+        let parameters = if self.own.is_some() { &parameters[..2] } else { &parameters[..] };
         // In this order and in one write.
         let (ahead, waited) = tokio::join!(
             biased;
             self.client().query_typed_one(sql::BEFORE_WAIT, &ahead),
-            self.client().query_typed_one(statement, &parameters),
+            self.client().query_typed_one(statement, parameters),
         );
         Ok((before(&ahead?)?, waited.and_then(|row| answer(&row, ask.scope))))
     }
@@ -375,8 +405,17 @@ impl Session {
     /// After a try that was contended: back to a session that owns nothing.
     pub(crate) async fn leave_try(&self, scope: Scope) -> Result<(), DriverError> {
         match scope {
-            Scope::Session(_) => Ok(()),
+            Scope::Session(beacon) => self.rest(beacon).await,
             Scope::Transaction => self.client().batch_execute(sql::ROLLBACK).await,
+        }
+    }
+
+    /// Back to the TTL of a session of ours that owns nothing, from that of a hold that did not come about.
+    async fn rest(&self, beacon: Beacon) -> Result<(), DriverError> {
+        match self.own.as_ref().and_then(|own| own.ttl.to_rest()) {
+            // Without the old beacon the next hold's heartbeat fails.
+            Some(rest) => self.exchange(beacon, Beacon { ttl_millis: rest, ..beacon }, rest).await.map(drop),
+            None => Ok(()),
         }
     }
 
@@ -394,17 +433,23 @@ impl Session {
         );
         let proof = proof?;
         put_back?;
-        Ok(proof.try_get::<_, i64>("locks")? == 0)
+        self.leave_try(scope).await?;
+        // The beacon of a session of ours is one.
+        Ok(proof.try_get::<_, i64>("locks")? == i64::from(self.own.is_some()))
     }
 
-    /// After a body ran statements of its own on a session of ours: takes back whatever it left in it, its locks included.
-    pub(crate) async fn reset(&mut self) -> Result<(), DriverError> {
-        let Some(own) = &mut self.own else { return Ok(()) };
+    /// After a body ran statements of its own on a session of ours: takes back whatever it left in it, its locks included. `false` if
+    /// the session cannot be used any more.
+    pub(crate) async fn reset(&mut self) -> Result<bool, DriverError> {
+        let Some(own) = &mut self.own else { return Ok(true) };
         let client = self.link.client();
+        let beacon = Beacon { ttl_millis: own.ttl.at_rest, random: self.random };
         // In this order and in one write.
-        ((), (self.statements, *own)) =
-            tokio::try_join!(biased; client.batch_execute(sql::FORGET), initialize(client, own.idle.at_rest))?;
-        Ok(())
+        let ((), initialized) =
+            tokio::try_join!(biased; client.batch_execute(sql::FORGET), initialize(client, beacon))?;
+        let Some(initialized) = initialized else { return Ok(false) };
+        (self.statements, *own) = initialized;
+        Ok(true)
     }
 
     /// What the statements of a body in the lock's transaction are to run under, where a session of ours has other limits.
@@ -418,7 +463,9 @@ impl Session {
         match owner {
             Owner::Session(Beacon { ttl_millis, random }) => {
                 let row = self.client().query_one(&self.statements.heartbeat, &[&ttl_millis, &random, &text]).await?;
-                self.limited(idle);
+                if let Some(own) = &self.own {
+                    own.ttl.set(own.ttl.now(), idle);
+                }
                 proof(&row, row.try_get("had")? && row.try_get("has")?)
             }
             Owner::Transaction(since) => {
@@ -432,23 +479,19 @@ impl Session {
     /// Proves ownership while the beacon is exchanged for one of another TTL.
     pub(crate) async fn exchange(&self, old: Beacon, new: Beacon, idle: i32) -> Result<Proof, DriverError> {
         let text = idle.to_string();
-        let parameters = [
-            (&old.ttl_millis as _, Type::INT4),
-            (&old.random as _, Type::INT4),
-            (&new.ttl_millis as _, Type::INT4),
-            (&new.random as _, Type::INT4),
-            (&text as _, Type::TEXT),
-        ];
-        let row = self.client().query_typed_one(sql::RENEW, &parameters).await?;
-        self.limited(idle);
+        let parameters: [&(dyn ToSql + Sync); 5] = [&old.ttl_millis, &old.random, &new.ttl_millis, &new.random, &text];
+        let row = match &self.own {
+            Some(own) => {
+                let row = self.client().query_one(&own.renew, &parameters).await?;
+                own.ttl.set(new.ttl_millis, idle);
+                row
+            }
+            None => {
+                let typed: Vec<_> = parameters.into_iter().zip(RENEW_TYPES.iter().cloned()).collect();
+                self.client().query_typed_one(sql::RENEW, &typed).await?
+            }
+        };
         proof(&row, row.try_get("had")? && row.try_get("has")?)
-    }
-
-    /// The session's idle limit was set to this.
-    fn limited(&self, idle: i32) {
-        if let Some(own) = &self.own {
-            own.idle.set(idle);
-        }
     }
 
     /// Gives back the lock, so that the session owns nothing; whether it was owned to the end. A borrowed session gets back the idle
@@ -456,21 +499,19 @@ impl Session {
     pub(crate) async fn unlock(&self, id: i64, owner: Owner, idle_before: Option<&str>) -> Result<bool, DriverError> {
         match owner {
             Owner::Session(Beacon { ttl_millis, random }) => {
-                let lock: [&(dyn ToSql + Sync); 3] = [&id, &ttl_millis, &random];
-                let rest = match &self.own {
-                    Some(own) => match own.idle.to_rest() {
-                        Some(rest) => rest.to_string(),
-                        None => return self.client().query_one(&own.quick.unlock, &lock).await?.try_get("owned"),
-                    },
-                    None => idle_before.unwrap_or_default().to_owned(),
+                let unlock = &self.statements.unlock;
+                let Some(own) = &self.own else {
+                    let parameters: [&(dyn ToSql + Sync); 4] =
+                        [&id, &ttl_millis, &random, &idle_before.unwrap_or_default()];
+                    return self.client().query_one(unlock, &parameters).await?.try_get("owned");
                 };
-                let [id, ttl_millis, random] = lock;
-                let parameters = [id, ttl_millis, random, &rest];
-                let row = self.client().query_one(&self.statements.unlock_and_limit, &parameters).await?;
-                if let Some(own) = &self.own {
-                    own.idle.set(own.idle.at_rest);
-                }
-                row.try_get("owned")
+                let key: [&(dyn ToSql + Sync); 1] = [&id];
+                let unlock = self.client().query_one(unlock, &key);
+                let Some(rest) = own.ttl.to_rest() else { return unlock.await?.try_get("owned") };
+                let (old, new) = (Beacon { ttl_millis, random }, Beacon { ttl_millis: rest, random });
+                // In this order and in one write.
+                let (unlocked, exchanged) = tokio::join!(biased; unlock, Box::pin(self.exchange(old, new, rest)));
+                Ok(unlocked?.try_get("owned")? && exchanged?.owned)
             }
             Owner::Transaction(since) => {
                 // In this order and in one write.
@@ -487,28 +528,30 @@ impl Session {
     }
 }
 
-const LOCK: &[Type] = &[Type::INT8, Type::INT4, Type::INT4];
+const KEY: &[Type] = &[Type::INT8];
 const LOCK_AND_LIMIT: &[Type] = &[Type::INT8, Type::INT4, Type::INT4, Type::TEXT];
 const BEACON_AND_LIMIT: &[Type] = &[Type::INT4, Type::INT4, Type::TEXT];
+const RENEW_TYPES: &[Type] = &[Type::INT4, Type::INT4, Type::INT4, Type::INT4, Type::TEXT];
 
-/// Our settings and statements, in one write. `idle` is the limit of a session that owns nothing, in ms.
-async fn initialize(client: &Client, idle: i32) -> Result<(Statements, Own), DriverError> {
-    let text = idle.to_string();
-    let settings = [(&text as _, Type::TEXT)];
-    let (before, try_lock, try_fenced, unlock, try_and_limit, try_fenced_and_limit, heartbeat, unlock_and_limit) = tokio::try_join!(
+/// Our settings, beacon and statements, in one write.
+///
+/// `None` if another session has this beacon.
+async fn initialize(client: &Client, beacon: Beacon) -> Result<Option<(Statements, Own)>, DriverError> {
+    let Beacon { ttl_millis, random } = beacon;
+    let idle = ttl_millis.to_string();
+    let settings = [(&idle as _, Type::TEXT), (&ttl_millis as _, Type::INT4), (&random as _, Type::INT4)];
+    let (before, try_lock, try_fenced, heartbeat, unlock, renew) = tokio::try_join!(
         biased;
         client.query_typed_one(sql::SETUP, &settings),
-        client.prepare_typed(sql::TRY, LOCK),
-        client.prepare_typed(sql::TRY_FENCED, LOCK),
-        client.prepare_typed(sql::UNLOCK, LOCK),
-        client.prepare_typed(sql::TRY_AND_LIMIT, LOCK_AND_LIMIT),
-        client.prepare_typed(sql::TRY_FENCED_AND_LIMIT, LOCK_AND_LIMIT),
+        client.prepare_typed(sql::TRY, KEY),
+        client.prepare_typed(sql::TRY_FENCED, KEY),
         client.prepare_typed(sql::HEARTBEAT, BEACON_AND_LIMIT),
-        client.prepare_typed(sql::UNLOCK_AND_LIMIT, LOCK_AND_LIMIT),
+        client.prepare_typed(sql::UNLOCK, KEY),
+        client.prepare_typed(sql::RENEW, RENEW_TYPES),
     )?;
-    let quick = QuickStatements { try_lock, try_fenced, unlock };
-    let own = Own { inherited: limits(&before)?, idle: IdleLimit::new(idle), quick };
-    Ok((Statements { try_and_limit, try_fenced_and_limit, heartbeat, unlock_and_limit }, own))
+    let own = Own { inherited: limits(&before)?, ttl: SessionTtl::new(ttl_millis), renew };
+    let taken = before.try_get::<_, bool>("beacon")? && before.try_get::<_, bool>("again")?;
+    Ok(taken.then_some((Statements { try_lock, try_fenced, heartbeat, unlock }, own)))
 }
 
 /// The keys of a `RandomState` come from the system, and each one has others.
@@ -530,16 +573,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_idle_limit_is_put_back_unless_it_is_up_to_twice_the_one_at_rest() {
-        let limit = IdleLimit::new(17_000);
+    fn a_session_s_ttl_is_put_back_unless_it_is_up_to_twice_the_one_at_rest() {
+        let ttl = SessionTtl::new(17_000);
         for (now, to_rest) in
             [(17_000, None), (34_000, None), (16_999, Some(17_000)), (34_001, Some(17_000)), (i32::MAX, Some(17_000))]
         {
-            limit.set(now);
-            assert!(limit.is(now));
-            assert_eq!(limit.to_rest(), to_rest, "{now}");
+            ttl.set(now, now);
+            assert!(ttl.is(now));
+            assert_eq!(ttl.to_rest(), to_rest, "{now}");
         }
-        let longest = IdleLimit::new(i32::MAX);
-        assert_eq!(longest.to_rest(), None);
+        ttl.set(30_000, 29_000);
+        assert!(!ttl.is(30_000) && !ttl.is(29_000), "a heartbeat set the limit to what was left");
+        assert_eq!(SessionTtl::new(i32::MAX).to_rest(), None);
     }
 }

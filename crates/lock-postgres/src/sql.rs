@@ -17,11 +17,14 @@ pg_catalog.current_database()::pg_catalog.text as database, \
 (select c.system_identifier from pg_catalog.pg_control_system() as c)::pg_catalog.text as server, \
 pg_catalog.now() operator(pg_catalog.=) pg_catalog.statement_timestamp() as fresh";
 
-/// Settings of a session of ours, set once when it connects, and the limits it had before. `$1` is the idle limit.
+/// Settings of a session of ours, set once when it connects, and the limits it had before. `$1` is the idle limit. It takes its beacon
+/// `$2`, `$3` here, twice.
 ///
 /// `client_connection_check_interval` and `statement_timeout` act from the next statement on.
 pub(crate) const SETUP: &str = "\
 select i.statement_timeout, i.lock_timeout, \
+pg_catalog.pg_try_advisory_lock($2::pg_catalog.int4, $3::pg_catalog.int4) as beacon, \
+pg_catalog.pg_try_advisory_lock($2::pg_catalog.int4, $3::pg_catalog.int4) as again, \
 pg_catalog.set_config('idle_session_timeout', $1::pg_catalog.text, false) as s1, \
 pg_catalog.set_config('idle_in_transaction_session_timeout', $1::pg_catalog.text, false) as s2, \
 pg_catalog.set_config('client_connection_check_interval', '500', false) as s3, \
@@ -61,39 +64,40 @@ macro_rules! granted {
     };
 }
 
-/// A single try: key `$1`, beacon `$2`, `$3`. Takes the beacon twice, and only with the key. `$set` is a condition that is true and
-/// comes after the grant.
+/// A single try for the key `$1`.
 macro_rules! try_lock {
-    ($token:tt, $set:literal, $more:literal) => {
+    ($then:expr, $more:literal) => {
         concat!(
             "select case when pg_catalog.pg_is_in_recovery() then 'recovery' \
-             when pg_catalog.pg_try_advisory_lock($1::pg_catalog.int8) then \
-             case when pg_catalog.pg_try_advisory_lock($2::pg_catalog.int4, $3::pg_catalog.int4) \
-             and pg_catalog.pg_try_advisory_lock($2::pg_catalog.int4, $3::pg_catalog.int4)",
-            $set,
-            " then ",
-            granted!($token),
-            " else 'beacon' end else 'contended' end as answer",
+             when pg_catalog.pg_try_advisory_lock($1::pg_catalog.int8) then ",
+            $then,
+            " else 'contended' end as answer",
             $more
         )
     };
 }
-/// On a session that has the idle limit of the hold.
-pub(crate) const TRY: &str = try_lock!(unfenced, "", "");
-pub(crate) const TRY_FENCED: &str = try_lock!(fenced, "", "");
 
-/// On a session whose idle limit is to be `$4` after a grant, with what it was before.
-macro_rules! try_lock_and_limit {
+/// On a session of ours, which has its beacon and its idle limit.
+pub(crate) const TRY: &str = try_lock!(granted!(unfenced), "");
+pub(crate) const TRY_FENCED: &str = try_lock!(granted!(fenced), "");
+
+/// On a borrowed session: takes the beacon `$2`, `$3` twice and sets the idle limit `$4` with the key, and says what the limit was.
+macro_rules! try_borrowed {
     ($token:tt) => {
         try_lock!(
-            $token,
-            " and pg_catalog.set_config('idle_session_timeout', $4::pg_catalog.text, false) is not null",
+            concat!(
+                "case when pg_catalog.pg_try_advisory_lock($2::pg_catalog.int4, $3::pg_catalog.int4) \
+                 and pg_catalog.pg_try_advisory_lock($2::pg_catalog.int4, $3::pg_catalog.int4) \
+                 and pg_catalog.set_config('idle_session_timeout', $4::pg_catalog.text, false) is not null then ",
+                granted!($token),
+                " else 'beacon' end"
+            ),
             ", i.idle_before from (select pg_catalog.current_setting('idle_session_timeout') as idle_before offset 0) as i"
         )
     };
 }
-pub(crate) const TRY_AND_LIMIT: &str = try_lock_and_limit!(unfenced);
-pub(crate) const TRY_FENCED_AND_LIMIT: &str = try_lock_and_limit!(fenced);
+pub(crate) const TRY_BORROWED: &str = try_borrowed!(unfenced);
+pub(crate) const TRY_BORROWED_FENCED: &str = try_borrowed!(fenced);
 
 /// The settings that a wait needs and that act from the next statement on, with what they were before. `$local` says whether they
 /// end with the transaction.
@@ -143,26 +147,36 @@ select pg_catalog.set_config('statement_timeout', $1::pg_catalog.text, true) as 
 pg_catalog.set_config('lock_timeout', $2::pg_catalog.text, true) as s2, \
 pg_catalog.set_config('idle_in_transaction_session_timeout', $3::pg_catalog.text, true) as s3";
 
-/// A queued wait: key `$1`, beacon `$2`, `$3`, and the lock timeout `$4`, set before the lock call and put back after it. The idle limit
-/// stays a waiter's until the proof that follows, since whoever was cut off while it waited must not keep the lock for longer.
+/// A queued wait for the key `$1`: the lock timeout `$2` is set before the lock call and put back after it. The idle limit stays a
+/// waiter's until the proof that follows, since whoever was cut off while it waited must not keep the lock for longer.
 macro_rules! wait_lock {
-    ($token:tt) => {
+    ($then:expr) => {
         concat!(
-            "select case when pg_catalog.pg_is_in_recovery() then 'recovery' \
-             when g.waited is null then 'contended' \
-             when pg_catalog.pg_try_advisory_lock($2::pg_catalog.int4, $3::pg_catalog.int4) \
-             and pg_catalog.pg_try_advisory_lock($2::pg_catalog.int4, $3::pg_catalog.int4) then ",
-            granted!($token),
-            " else 'beacon' end as answer, \
-             g.limited, pg_catalog.set_config('lock_timeout', g.before, false) as unlimited \
+            "select case when pg_catalog.pg_is_in_recovery() then 'recovery' when g.waited is null then 'contended' else ",
+            $then,
+            " end as answer, g.limited, pg_catalog.set_config('lock_timeout', g.before, false) as unlimited \
              from (select pg_catalog.current_setting('lock_timeout') as before, \
-             pg_catalog.set_config('lock_timeout', $4::pg_catalog.text, false) as limited, \
+             pg_catalog.set_config('lock_timeout', $2::pg_catalog.text, false) as limited, \
              pg_catalog.pg_advisory_lock($1::pg_catalog.int8)::pg_catalog.text as waited offset 0) as g"
         )
     };
 }
-pub(crate) const WAIT: &str = wait_lock!(unfenced);
-pub(crate) const WAIT_FENCED: &str = wait_lock!(fenced);
+pub(crate) const WAIT: &str = wait_lock!(granted!(unfenced));
+pub(crate) const WAIT_FENCED: &str = wait_lock!(granted!(fenced));
+
+/// On a borrowed session: takes the beacon `$3`, `$4` twice after the key.
+macro_rules! wait_borrowed {
+    ($token:tt) => {
+        wait_lock!(concat!(
+            "case when pg_catalog.pg_try_advisory_lock($3::pg_catalog.int4, $4::pg_catalog.int4) \
+             and pg_catalog.pg_try_advisory_lock($3::pg_catalog.int4, $4::pg_catalog.int4) then ",
+            granted!($token),
+            " else 'beacon' end"
+        ))
+    };
+}
+pub(crate) const WAIT_BORROWED: &str = wait_borrowed!(unfenced);
+pub(crate) const WAIT_BORROWED_FENCED: &str = wait_borrowed!(fenced);
 
 /// After a wait that failed: how many advisory locks the session has or waits for, and its idle limit back to `$1`.
 pub(crate) const PROVE_CLEAN: &str = "\
@@ -191,22 +205,15 @@ from (select pg_catalog.pg_try_advisory_lock($3::pg_catalog.int4, $4::pg_catalog
 pg_catalog.pg_try_advisory_lock($3::pg_catalog.int4, $4::pg_catalog.int4) as again, \
 pg_catalog.set_config('idle_session_timeout', $5::pg_catalog.text, false) as idle offset 0) as n";
 
-/// Gives back the key `$1` and the beacon `$2`, `$3`, each only if what comes before it was owned.
-macro_rules! unlock {
-    ($more:literal) => {
-        concat!(
-            "select pg_catalog.pg_advisory_unlock($1::pg_catalog.int8) \
-             and pg_catalog.pg_advisory_unlock($2::pg_catalog.int4, $3::pg_catalog.int4) \
-             and pg_catalog.pg_advisory_unlock($2::pg_catalog.int4, $3::pg_catalog.int4) as owned",
-            $more
-        )
-    };
-}
-pub(crate) const UNLOCK: &str = unlock!("");
+/// Gives back the key `$1`.
+pub(crate) const UNLOCK: &str = "select pg_catalog.pg_advisory_unlock($1::pg_catalog.int8) as owned";
 
-/// The same, with the idle limit `$4` from then on.
-pub(crate) const UNLOCK_AND_LIMIT: &str =
-    unlock!(", pg_catalog.set_config('idle_session_timeout', $4::pg_catalog.text, false) as idle");
+/// On a borrowed session: and the beacon `$2`, `$3`, each only if what comes before it was owned, and the idle limit to `$4`.
+pub(crate) const UNLOCK_BORROWED: &str = "\
+select pg_catalog.pg_advisory_unlock($1::pg_catalog.int8) \
+and pg_catalog.pg_advisory_unlock($2::pg_catalog.int4, $3::pg_catalog.int4) \
+and pg_catalog.pg_advisory_unlock($2::pg_catalog.int4, $3::pg_catalog.int4) as owned, \
+pg_catalog.set_config('idle_session_timeout', $4::pg_catalog.text, false) as idle";
 
 /// Starts the transaction that owns a lock. Later statements see what was committed before them, not before the lock.
 pub(crate) const BEGIN: &str = "begin isolation level read committed";

@@ -217,7 +217,7 @@ impl Run<'_> {
         if session.inherited().is_none() {
             return session.give_back();
         }
-        if let Ok(Ok(())) = timeout(self.core.settings.session.query_timeout(), session.reset()).await {
+        if let Ok(Ok(true)) = timeout(self.core.settings.session.query_timeout(), session.reset()).await {
             session.give_back();
         }
     }

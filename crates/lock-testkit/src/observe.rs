@@ -31,6 +31,8 @@ pub struct AdvisoryLock {
     pub application_name: Option<String>,
     /// Of its session, such as `idle in transaction`.
     pub state: Option<String>,
+    /// The first half of a key of two integers: in a beacon, the session's T in ms.
+    pub first: Option<i64>,
 }
 
 /// A client's session.
@@ -82,6 +84,12 @@ impl Observer {
         Ok(rows.iter().map(AdvisoryLock::from_row).collect())
     }
 
+    /// Those on `bigint` keys, as locks are; a session's own beacon is in the other key space.
+    pub async fn key_locks(&self) -> Result<Vec<AdvisoryLock>, Error> {
+        let locks = self.advisory_locks().await?;
+        Ok(locks.into_iter().filter(|lock| lock.key.is_some()).collect())
+    }
+
     /// Sessions of clients in this database other than the kit's.
     pub async fn sessions(&self) -> Result<Vec<Session>, Error> {
         let rows = self.client.query(SESSIONS, &[&APPLICATION_NAME]).await?;
@@ -126,6 +134,7 @@ impl AdvisoryLock {
             mode: row.get(3),
             application_name: row.get(4),
             state: row.get(5),
+            first: row.get(6),
         }
     }
 }
@@ -167,7 +176,8 @@ const ADVISORY_LOCKS: &str = "
                ((l.classid::pg_catalog.int8 OPERATOR(pg_catalog.<<) 32)
                 OPERATOR(pg_catalog.|) l.objid::pg_catalog.int8)
            END,
-           l.granted, l.mode, a.application_name, a.state
+           l.granted, l.mode, a.application_name, a.state,
+           CASE WHEN l.objsubid OPERATOR(pg_catalog.=) 2 THEN l.classid::pg_catalog.int8 END
     FROM pg_catalog.pg_locks l
     LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid OPERATOR(pg_catalog.=) l.pid
     WHERE l.locktype OPERATOR(pg_catalog.=) 'advisory'

@@ -45,7 +45,8 @@ async fn open(text: &str) -> Result<PostgresLocker, Error> {
 async fn seen(admin: &Client) -> String {
     let query = "SELECT pg_catalog.concat_ws(' ', usename, datname, client_addr, application_name, ssl)
         FROM pg_catalog.pg_stat_activity JOIN pg_catalog.pg_stat_ssl USING (pid)
-        WHERE backend_type = 'client backend' AND pid <> pg_catalog.pg_backend_pid()";
+        WHERE backend_type = 'client backend' AND pid <> pg_catalog.pg_backend_pid()
+            AND application_name <> 'lock-testkit'";
     let rows = admin.query(query, &[]).await.unwrap();
     let sessions: Vec<String> = rows.iter().map(|row| row.get(0)).collect();
     sessions.join(", ")

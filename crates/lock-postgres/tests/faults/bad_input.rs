@@ -348,7 +348,7 @@ async fn without_rights(server: Server) {
         assert_eq!((error.kind(), error.code()), (ErrorKind::Denied, Some("42501")), "{error:?}");
         assert!(all_of(&error).contains("pg_try_advisory"), "{error:?}");
     }
-    assert_eq!(server.observer.advisory_locks().await.unwrap(), []);
+    assert_eq!(server.observer.key_locks().await.unwrap(), []);
     locker.close().await.unwrap();
     scoped.close().await.unwrap();
     server.quiet().await;

@@ -129,8 +129,7 @@ impl Server {
 
     /// Those that hold or wait for a lock, beacons left out.
     async fn locks(&self) -> Vec<AdvisoryLock> {
-        let locks = self.observer.advisory_locks().await.unwrap();
-        locks.into_iter().filter(|lock| lock.key.is_some()).collect()
+        self.observer.key_locks().await.unwrap()
     }
 
     /// The backend of the only holder.

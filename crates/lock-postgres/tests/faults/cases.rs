@@ -140,7 +140,7 @@ async fn release_after_closing(server: Server) {
 async fn in_a_transaction(server: Server) {
     let locker = server.scoped();
     let body = async |_| {
-        let locks = server.observer.advisory_locks().await.unwrap();
+        let locks = server.observer.key_locks().await.unwrap();
         let states: Vec<_> = locks.iter().map(|lock| lock.state.as_deref()).collect();
         assert_eq!(states, [Some("idle in transaction")], "one lock, and its transaction is open: {locks:?}");
     };
@@ -194,9 +194,8 @@ async fn stuck_connection(server: Server) {
         closed
     };
     let ((), (), _closed) = tokio::join!(asked, released, closed);
-    let free = wait_until(SHORT_TTL * 3, "the key is free", async || {
-        server.observer.advisory_locks().await.unwrap().is_empty()
-    });
+    let free =
+        wait_until(SHORT_TTL * 3, "the key is free", async || server.observer.key_locks().await.unwrap().is_empty());
     free.await.unwrap();
     drop((locker, proxy));
     server.quiet().await;
@@ -249,7 +248,7 @@ async fn key_range(server: Server) {
 async fn wait_for_one(server: &Server) -> lock_testkit::observe::AdvisoryLock {
     let mut one = None;
     let seen = wait_until(AMPLE, "one lock", async || {
-        let locks = server.observer.advisory_locks().await.unwrap();
+        let locks = server.observer.key_locks().await.unwrap();
         let mut ours = locks.into_iter().filter(|lock| lock.key.is_some());
         one = ours.next();
         one.is_some() && ours.next().is_none()

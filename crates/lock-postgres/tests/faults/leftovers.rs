@@ -24,6 +24,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("leftovers::case_31_acquires_dropped_at_random_poison_no_connection", random_drops),
         trial("leftovers::case_32_thousand_cycles_leave_nothing_behind_any_of_them", cycles),
         trial("leftovers::waits_for_a_place_that_are_given_up_leave_no_task", no_tasks),
+        trial("leftovers::session_at_rest_has_one_beacon_and_nothing_else", one_beacon),
     ]
 }
 
@@ -69,7 +70,7 @@ async fn waits_at_the_edge(server: Server) {
     println!("{acquired} of {} waits of 2 ms acquired", 12 * rounds(60));
     assert!(acquired > 0);
     assert_eq!(detector.violations().await.unwrap(), 0);
-    assert_eq!(server.observer.advisory_locks().await.unwrap(), [], "somebody still holds or waits");
+    assert_eq!(server.observer.key_locks().await.unwrap(), [], "somebody still holds or waits");
     session.close().await.unwrap();
     scoped.close().await.unwrap();
     server.quiet().await;
@@ -105,8 +106,7 @@ async fn random_drops(server: Server) {
     }
     println!("ended in time: {finished:?} of {}", rounds(60));
     // Nothing that was dropped holds or waits any more, but for what the server needs to see that.
-    let left =
-        wait_until(AMPLE, "no lock is left", async || server.observer.advisory_locks().await.unwrap().is_empty());
+    let left = wait_until(AMPLE, "no lock is left", async || server.observer.key_locks().await.unwrap().is_empty());
     left.await.unwrap();
     let idle = wait_until(AMPLE, "every session is idle", async || {
         server.observer.sessions().await.unwrap().iter().all(|session| session.state.as_deref() == Some("idle"))
@@ -131,18 +131,53 @@ async fn cycles(server: Server) {
                 let guard = locker.acquire(key, Ttl::UNTIL_RELEASED).await.unwrap();
                 guard.release().await.unwrap().exclusive().unwrap();
                 if round % 10 == 0 {
-                    observer.advisory_locks().await.unwrap();
+                    observer.key_locks().await.unwrap();
                 }
             }
         });
     }
     tasks.join_all().await;
-    assert_eq!(observer.advisory_locks().await.unwrap(), []);
+    assert_eq!(observer.key_locks().await.unwrap(), []);
     locker.close().await.unwrap();
     server.quiet().await;
 }
 
 /// However long a place may be waited for, whoever gives up is gone.
+/// Whatever TTL was asked for, and whether it was granted, contended or waited for in vain.
+async fn one_beacon(server: Server) {
+    let locker = PostgresLocker::new(&server.config().with_pool_size(1)).unwrap();
+    let other = server.locker();
+    let guard = locker.acquire("k", Ttl::UNTIL_RELEASED).await.unwrap();
+    let pid = server.holder().await;
+    // What the only session of the first locker has: beacons with their T, and `None` for each key.
+    let has = async || {
+        let locks = server.observer.advisory_locks().await.unwrap();
+        locks.iter().filter(|lock| lock.pid == Some(pid)).map(|lock| lock.first).collect::<Vec<_>>()
+    };
+    assert_eq!(has().await.len(), 2, "the lock and one beacon");
+    guard.release().await.unwrap().exclusive().unwrap();
+    assert_eq!(has().await, [Some(17_000)]);
+    for seconds in [1, 20, 17, 60, 5, 30] {
+        let ttl = Ttl::new(Duration::from_secs(seconds)).unwrap();
+        let at_rest = [Some(if (17..=34).contains(&seconds) { seconds.cast_signed() * 1_000 } else { 17_000 })];
+        let guard = locker.acquire("k", ttl).await.unwrap();
+        assert_eq!(server.holder().await, pid);
+        assert_eq!(has().await.len(), 2, "the lock and one beacon");
+        guard.release().await.unwrap().exclusive().unwrap();
+        assert_eq!(has().await, at_rest, "after a hold of {ttl}");
+
+        let guard = other.acquire("k", Ttl::UNTIL_RELEASED).await.unwrap();
+        assert!(locker.try_acquire("k", ttl).await.unwrap().is_contended());
+        assert_eq!(has().await, at_rest, "after a try of {ttl}");
+        assert!(locker.acquire_within("k", ttl, ms(5)).await.unwrap().is_contended());
+        assert_eq!(has().await, at_rest, "after a wait of {ttl}");
+        guard.release().await.unwrap().exclusive().unwrap();
+    }
+    locker.close().await.unwrap();
+    other.close().await.unwrap();
+    server.quiet().await;
+}
+
 async fn no_tasks(server: Server) {
     const GIVEN_UP: usize = 200;
     let locker = PostgresLocker::new(&server.config().with_pool_size(1).with_conn_wait_forever()).unwrap();

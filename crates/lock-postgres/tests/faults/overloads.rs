@@ -102,8 +102,7 @@ async fn session(server: Server, role: &str) {
     assert!(next.fencing_token().unwrap() > first);
     // Its TTL is over in the server too.
     next.lost().await;
-    let free =
-        wait_until(AMPLE, "the key is free", async || server.observer.advisory_locks().await.unwrap().is_empty());
+    let free = wait_until(AMPLE, "the key is free", async || server.observer.key_locks().await.unwrap().is_empty());
     free.await.unwrap();
     drop(next);
     // A session whose wait elapsed was proven clean, and is there for the next.

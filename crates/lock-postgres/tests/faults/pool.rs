@@ -268,9 +268,19 @@ async fn ended_in_the_pool(server: Server) {
             .unwrap()
             .exclusive()
             .unwrap();
-        let [session] = &server.observer.sessions().await.unwrap()[..] else { panic!("not one session") };
+        // One that ends can be seen for a moment more.
+        let mut pid = 0;
+        let one =
+            wait_until(AMPLE, "there is one session", async || match &server.observer.sessions().await.unwrap()[..] {
+                [session] => {
+                    pid = session.pid;
+                    true
+                }
+                _ => false,
+            });
+        one.await.unwrap();
         match round {
-            0 => assert!(server.observer.terminate(session.pid).await.unwrap()),
+            0 => assert!(server.observer.terminate(pid).await.unwrap()),
             // By the server's own timer, since nobody used it.
             _ => server.quiet().await,
         }

@@ -78,7 +78,7 @@ async fn closing_waits(server: Server) {
     proxy.up(Flow::Delay(ms(300)));
     let (_how, held) = tokio::join!(guard.release(), async {
         locker.close().await.unwrap();
-        server.observer.advisory_locks().await.unwrap()
+        server.observer.key_locks().await.unwrap()
     });
     assert_eq!(held, [], "closing said that all is free");
 }

@@ -173,7 +173,7 @@ async fn prepared(_cluster: Cluster, server: Server) {
     });
     let failed = run.await.unwrap_err();
     assert_eq!(failed.error.kind(), ErrorKind::Lost, "{:?}", failed.error);
-    let locks = server.observer.advisory_locks().await.unwrap();
+    let locks = server.observer.key_locks().await.unwrap();
     assert!(matches!(&locks[..], [lock] if lock.pid.is_none() && lock.granted), "{locks:?}");
     let other = server.locker();
     assert_eq!(contention(other.try_acquire("k", Ttl::UNTIL_RELEASED).await.unwrap()), Contention::Held);
@@ -333,7 +333,7 @@ async fn closed(server: Server) {
     let watch = Watch::start();
     locker.close().await.unwrap();
     watch.within(CHECK_INTERVAL, "a locker with a transaction is closed");
-    assert_eq!(server.observer.advisory_locks().await.unwrap(), [], "closed, and the key is taken");
+    assert_eq!(server.observer.key_locks().await.unwrap(), [], "closed, and the key is taken");
     let failed: ScopedError<_> = timeout(AMPLE, run).await.expect("it ends").unwrap().unwrap_err();
     assert_eq!((failed.error.kind(), failed.value), (ErrorKind::Lost, Some(Ok(7))), "{:?}", failed.error);
     let loss = failed.error.source().unwrap().downcast_ref::<Loss>();
