@@ -3,8 +3,8 @@ use std::{fmt, panic::resume_unwind, time::Duration};
 use async_trait::async_trait;
 
 use crate::{
-    AcquireOptions, Attempt, Backend, BackendId, Capabilities, Guarantees, LockKey, Locker, Release, Result,
-    ScopedLocker, ScopedOptions, Ttl, backend::ScopedBody, unwind,
+    AcquireOptions, Attempt, Backend, BackendId, Capabilities, Guarantees, Holder, Inspect, LockKey, Locker, Release,
+    Result, ScopedLocker, ScopedOptions, Ttl, Waiter, backend::ScopedBody, unwind,
 };
 
 /// Makes any [`Locker`] a [`ScopedLocker`]: acquires with a TTL and renews it every eighth of it while the body runs.
@@ -116,5 +116,22 @@ impl<L: Locker> ScopedLocker for Scoped<L> {
             Ok(()) => released.map(Attempt::Acquired),
             Err(panic) => resume_unwind(panic),
         }
+    }
+}
+
+#[deny(clippy::missing_trait_methods)]
+#[async_trait]
+impl<L: Locker + Inspect> Inspect for Scoped<L> {
+    async fn holders(&self, key: &LockKey) -> Result<Vec<Holder>> {
+        self.locker.holders(key).await
+    }
+    async fn waiters(&self, key: &LockKey) -> Result<Vec<Waiter>> {
+        self.locker.waiters(key).await
+    }
+    async fn end_holder(&self, key: &LockKey, holder: &Holder) -> Result<bool> {
+        self.locker.end_holder(key, holder).await
+    }
+    async fn request_step_down(&self, key: &LockKey) -> Result<bool> {
+        self.locker.request_step_down(key).await
     }
 }

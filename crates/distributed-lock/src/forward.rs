@@ -5,8 +5,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 
 use crate::{
-    AcquireOptions, Attempt, Backend, BackendId, Capabilities, Guarantees, LockKey, Locker, Release, Result,
-    ScopedLocker, ScopedOptions, backend::ScopedBody,
+    AcquireOptions, Attempt, Backend, BackendId, Capabilities, Guarantees, Holder, Inspect, LockKey, Locker, Release,
+    Result, ScopedLocker, ScopedOptions, Waiter, backend::ScopedBody,
 };
 
 macro_rules! forward { ($($pointer:ident),+) => { $(
@@ -43,6 +43,23 @@ macro_rules! forward { ($($pointer:ident),+) => { $(
     impl<L: ScopedLocker + ?Sized> ScopedLocker for $pointer<L> {
         async fn run_scoped(&self, key: &LockKey, options: &ScopedOptions, body: ScopedBody<'_>) -> Result<Attempt<Release>> {
             (**self).run_scoped(key, options, body).await
+        }
+    }
+
+    #[deny(clippy::missing_trait_methods)]
+    #[async_trait]
+    impl<L: Inspect + ?Sized> Inspect for $pointer<L> {
+        async fn holders(&self, key: &LockKey) -> Result<Vec<Holder>> {
+            (**self).holders(key).await
+        }
+        async fn waiters(&self, key: &LockKey) -> Result<Vec<Waiter>> {
+            (**self).waiters(key).await
+        }
+        async fn end_holder(&self, key: &LockKey, holder: &Holder) -> Result<bool> {
+            (**self).end_holder(key, holder).await
+        }
+        async fn request_step_down(&self, key: &LockKey) -> Result<bool> {
+            (**self).request_step_down(key).await
         }
     }
 )+ } }

@@ -11,6 +11,7 @@ use crate::{
 
 mod controls;
 mod handle;
+mod inspect;
 mod store;
 
 use controls::Faults;

@@ -24,19 +24,28 @@ pub(super) struct Store {
 pub(super) struct State {
     slots: HashMap<LockKey, Slot>,
     last_token: u128,
+    last_ticket: u64,
 }
 
 #[derive(Default)]
 struct Slot {
     held: Option<Held>,
-    queue: VecDeque<Arc<Notify>>,
+    queue: VecDeque<Arc<Ticket>>,
 }
 
 struct Held {
     token: FencingToken,
     locker: BackendId,
+    since: Instant,
     expires: Option<Instant>,
     record: HoldRecord,
+}
+
+/// One who waits.
+struct Ticket {
+    number: u64,
+    since: Instant,
+    bell: Notify,
 }
 
 /// Who asks for what.
@@ -74,19 +83,23 @@ impl fmt::Debug for Store {
 pub(super) struct Place<'a> {
     store: &'a Store,
     key: &'a LockKey,
-    ticket: Arc<Notify>,
+    ticket: Arc<Ticket>,
 }
 
 impl<'a> Place<'a> {
     pub(super) fn queue(store: &'a Store, key: &'a LockKey) -> Self {
-        let ticket = Arc::new(Notify::new());
-        store.lock().slots.entry(key.clone()).or_default().queue.push_back(Arc::clone(&ticket));
+        let since = store.clock.now();
+        let mut state = store.lock();
+        state.last_ticket += 1;
+        let ticket = Arc::new(Ticket { number: state.last_ticket, since, bell: Notify::new() });
+        state.slots.entry(key.clone()).or_default().queue.push_back(Arc::clone(&ticket));
+        drop(state);
         Self { store, key, ticket }
     }
 
     /// Completes when it is worth looking again. Cancel safe: a wake-up that nobody took stays.
     pub(super) async fn woken(&self) {
-        self.ticket.notified().await;
+        self.ticket.bell.notified().await;
     }
 }
 
@@ -138,7 +151,7 @@ impl State {
             record: record.clone(),
         };
         let guard = LockGuard::new(record.hold(), ttl, handle);
-        slot.held = Some(Held { token, locker: grant.locker, expires, record });
+        slot.held = Some(Held { token, locker: grant.locker, since: now, expires, record });
         Look::Ours(guard)
     }
 
@@ -163,6 +176,34 @@ impl State {
             slot.wake_first();
         }
         renewed
+    }
+
+    /// The live hold.
+    fn held(&self, key: &LockKey, now: Instant) -> Option<&Held> {
+        self.slots.get(key)?.held.as_ref().filter(|held| !held.is_over(now))
+    }
+
+    /// Its token, and when it was granted.
+    pub(super) fn holder(&self, key: &LockKey, now: Instant) -> Option<(FencingToken, Instant)> {
+        self.held(key, now).map(|held| (held.token, held.since))
+    }
+
+    /// The number and the start of each wait, first come first.
+    pub(super) fn waiters(&self, key: &LockKey) -> Vec<(u64, Instant)> {
+        let queue = self.slots.get(key).map(|slot| slot.queue.iter());
+        queue.into_iter().flatten().map(|ticket| (ticket.number, ticket.since)).collect()
+    }
+
+    /// Ends this grant, if it still has the key.
+    pub(super) fn end(&mut self, key: &LockKey, token: u128, now: Instant) -> bool {
+        let is_theirs = self.held(key, now).is_some_and(|held| held.token.get() == token);
+        is_theirs && self.lose(key, LossCause::SessionEnded, now)
+    }
+
+    /// Asks whoever has the key to step down.
+    pub(super) fn request_step_down(&self, key: &LockKey, now: Instant) -> bool {
+        let held = self.held(key, now);
+        held.map(|held| held.record.request_step_down()).is_some()
     }
 
     /// Takes the key from whoever has it.
@@ -206,7 +247,7 @@ impl Slot {
 
     fn wake_first(&self) {
         if let Some(first) = self.queue.front() {
-            first.notify_one();
+            first.bell.notify_one();
         }
     }
 }
