@@ -293,7 +293,7 @@ impl LockGuard {
 }
 
 /// After these the store can count us as the holder until the deadline, and lets nobody else in before it.
-fn may_still_be_ours(loss: &Loss) -> bool {
+pub(crate) fn may_still_be_ours(loss: &Loss) -> bool {
     matches!(loss.cause(), LossCause::DeadlinePassed | LossCause::HeartbeatTimeout)
 }
 

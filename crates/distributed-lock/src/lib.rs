@@ -34,6 +34,7 @@ mod guard;
 mod hold;
 mod inspect;
 mod key;
+pub mod lease;
 mod locker;
 mod loss;
 mod memory;

@@ -18,7 +18,7 @@ use crate::Ttl;
 pub enum Wait {
     /// Until the lock is ours.
     Forever,
-    /// Not at all.
+    /// Not at all for the lock; what it takes to ask, such as a connection of a pool, is waited for as the backend says.
     Never,
     /// At most this long; zero is the same as `Never`.
     UpTo(Duration),

@@ -1,0 +1,47 @@
+//! Single steps that random histories over the in-memory backend do not tell apart.
+
+use std::time::Duration;
+
+use super::super::{Action, At, Exit, Input, JobEnd, Machine, Rules};
+use crate::{Clock, TokioClock};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn machine() -> (Machine, At) {
+    let rules = Rules {
+        detection: SECOND * 10,
+        grace: SECOND * 5,
+        retry: SECOND,
+        max_term: None,
+        progress_deadline: None,
+        takeover_delay: None,
+        queues: true,
+    };
+    // An hour in, so that there is a past.
+    let at = At { now: TokioClock.now() + SECOND * 3_600, left: Some(SECOND * 20) };
+    (Machine::new(rules, at.now), at)
+}
+
+#[test]
+fn a_value_after_a_loss_is_no_finish_though_nobody_else_came_in_between() {
+    for (lost, next) in [(true, Action::Acquire { ask: false }), (false, Action::Exit(Exit::Finished))] {
+        let (mut machine, at) = machine();
+        assert_eq!(machine.step(at, Input::Granted { proof: at.now }), Action::Start);
+        let at = At { now: at.now + SECOND * 2, ..at };
+        assert_eq!(machine.step(at, Input::JobEnded { end: JobEnd::Ok, lost }), Action::Release);
+        assert_eq!(machine.step(at, Input::Released { lost: false }), next);
+    }
+}
+
+#[test]
+fn a_grant_whose_proof_is_old_or_whose_hold_is_nearly_over_starts_no_job() {
+    for (age, left, wanted) in [
+        (Duration::ZERO, SECOND * 20, Action::Start),
+        (SECOND * 10, SECOND * 20, Action::Release),
+        (Duration::ZERO, SECOND * 5, Action::Release),
+    ] {
+        let (mut machine, at) = machine();
+        let at = At { left: Some(left), ..at };
+        assert_eq!(machine.step(at, Input::Granted { proof: at.now - age }), wanted);
+    }
+}

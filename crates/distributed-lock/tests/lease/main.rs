@@ -1,0 +1,13 @@
+//! The lease runner on the in-memory backend, under paused time but for the races.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod contending;
+mod exits;
+#[cfg(feature = "tracing")]
+mod logging;
+mod ordering;
+mod promises;
+mod races;
+mod support;
+mod watching;
