@@ -17,6 +17,7 @@ use crate::{
     budget::{Budget, SLACK, server_share, unanswered},
     core::{Core, ghost_bound},
     error,
+    housekeeping::Sender,
     lease::{Lease, PostgresHandle, Terms},
     reserved::Reserved,
     session::{Ask, Scope, Session},
@@ -47,6 +48,7 @@ pub(crate) async fn acquire(
         timing: core.timing(options.ttl)?,
         ownership,
         fenced,
+        asks: options.ask_step_down,
         budget: Budget::start(options.wait, &core.clock),
     };
     // Both arms are cancel safe; what the first had reserved is destroyed when the second wins. A grant looks at the closing itself.
@@ -66,6 +68,8 @@ struct Acquire<'a> {
     timing: Timing,
     ownership: Ownership,
     fenced: bool,
+    /// Whether the holder is asked to step down.
+    asks: bool,
     budget: Budget,
 }
 
@@ -83,10 +87,16 @@ impl Acquire<'_> {
             // A session that is dropped from here on is destroyed: it may own the lock.
             let answered = session.within(limit, pin!(session.try_lock(&ask))).await;
             match answered {
-                Some(Ok(Answer::Granted(granted))) => return self.grant(session, granted, sent).map(Attempt::Acquired),
+                Some(Ok(Answer::Granted(granted))) => {
+                    return self.grant(session, granted, sent, None).map(Attempt::Acquired);
+                }
                 Some(Ok(Answer::Refused(error))) => return Err(error),
                 Some(Ok(Answer::Contended)) if self.budget.is_try() => {
-                    Box::pin(self.leave(session, &ask)).await;
+                    let round_trip = self.core.clock.now().saturating_duration_since(sent);
+                    Box::pin(self.leave(session, &ask, round_trip)).await;
+                    if self.asks {
+                        Box::pin(self.core.ask_once(self.id, limit)).await;
+                    }
                     return Ok(Attempt::Contended(self.core.registry.why_contended(self.id, self.key)));
                 }
                 Some(Ok(Answer::Contended)) => {
@@ -111,8 +121,8 @@ impl Acquire<'_> {
     }
 
     /// After a contended try: gives the session back, or destroys it if it does not answer.
-    async fn leave(&self, session: Reserved, ask: &Ask) {
-        if let Ok(Ok(())) = timeout(SLACK, session.leave_try(ask.scope)).await {
+    async fn leave(&self, session: Reserved, ask: &Ask, round_trip: Duration) {
+        if let Ok(Ok(true)) = timeout(SLACK.max(round_trip * 2), session.leave_try(ask.scope)).await {
             session.give_back();
         }
     }
@@ -121,9 +131,14 @@ impl Acquire<'_> {
     async fn wait(&self, session: Reserved, ask: &Ask, round_trip: Duration) -> Result<Attempt> {
         let left = self.budget.left();
         if left.is_some_and(|left| left.is_zero()) {
-            self.leave(session, ask).await;
+            self.leave(session, ask, round_trip).await;
             return Ok(Attempt::Contended(Contention::WaitElapsed));
         }
+        if self.asks && self.core.housekeeping.is_none() {
+            self.core.ask_once(self.id, SLACK).await;
+        }
+        // Asks the holder, and watches it, for as long as we wait.
+        let wanted = self.core.want(self.id, self.asks);
         let waiter_idle = server_millis(self.timing.waiter_idle()).to_string();
         let lock_timeout = lock_timeout_text(server_share(left, round_trip));
         let waiting = session.wait_lock(ask, &waiter_idle, &lock_timeout);
@@ -163,7 +178,8 @@ impl Acquire<'_> {
             return Err(Error::new(ErrorKind::Unavailable, message));
         }
         granted.idle_before = Some(before.idle);
-        self.grant(session, granted, sent).map(Attempt::Acquired)
+        let waited_as = wanted.map(|wanted| wanted.sender);
+        self.grant(session, granted, sent, waited_as).map(Attempt::Acquired)
     }
 
     /// A wait that ended in an error may have been granted all the same: the session is proven clean or destroyed.
@@ -180,7 +196,13 @@ impl Acquire<'_> {
     }
 
     /// No await from here to the guard, so that the grant always has an owner.
-    fn grant(&self, session: Reserved, granted: Granted, sent: Instant) -> Result<LockGuard> {
+    fn grant(
+        &self,
+        session: Reserved,
+        granted: Granted,
+        sent: Instant,
+        waited_as: Option<Sender>,
+    ) -> Result<LockGuard> {
         let Granted { owner, token, idle_before } = granted;
         let token = match &token {
             Some(text) => Some(token::parse(self.core.settings.epoch, text)?),
@@ -197,11 +219,22 @@ impl Acquire<'_> {
         let terms = Terms { timing: self.timing, expires, owner, proved: sent, deadline };
         let hold = record.hold();
         let session = (session, idle_before);
-        let lease = Lease::new(Arc::clone(self.core), (self.key.clone(), self.id), record, session, terms);
+        let lock = (self.key.clone(), self.id, waited_as);
+        let lease = Lease::new(Arc::clone(self.core), lock, record, session, terms);
         if !lease.keep() {
             return Err(Error::new(ErrorKind::Unavailable, "the runtime of the session has ended"));
         }
+        // As when this future was not polled for so long that the server has given the key to others.
+        if lease.record.end().is_some() {
+            lease.destroy();
+            let message =
+                "the answer to a lock request was read only after the lease was over; poll the future all the time";
+            return Err(Error::new(ErrorKind::Unavailable, message));
+        }
         let guard = LockGuard::new(hold, self.ttl, PostgresHandle(Arc::clone(&lease)));
+        if let Some(housekeeping) = &self.core.housekeeping {
+            housekeeping.listen();
+        }
         // Either closing found the lease in its list, or we find that it has begun.
         if self.core.ensure_open().is_err() {
             lease.record.lose(Loss::new(LossCause::Closed));

@@ -1,10 +1,11 @@
-use std::{fmt, time::Duration};
+use std::{fmt, future::Future, path::PathBuf, time::Duration};
 
 use distributed_lock::{Fencing, InvalidInput};
 use serde::Deserialize;
 
 use crate::{
     KeyScheme,
+    connect::{PasswordCallback, PasswordFile, PasswordSource},
     timing::{MAX_TTL, Timing},
 };
 
@@ -22,6 +23,7 @@ mod tests;
 /// | field | default | rule |
 /// |---|---|---|
 /// | `url` | none | a `postgres://` URL or `name=value` pairs; leave it out to bring a pool |
+/// | `password_file` | none | the path of a file that holds the password; see [`with_password_file`](Self::with_password_file) |
 /// | `namespace` | 0 | any 32-bit number; keys of different namespaces never meet |
 /// | `pool_size` | 8 | 1 to 1000 connections; each hold and each waiter uses one |
 /// | `conn_wait_timeout` | `"5s"` | how long an acquire waits for a connection; from `"1ms"`, or `"forever"` |
@@ -33,6 +35,8 @@ mod tests;
 /// | `fencing_epoch` | 0 | 0 to 255; raise it after a restore or any other rollback of storage |
 /// | `key_scheme` | `"siphash"` | or `"fnv1a"`, for sharing locks with processes of the Go original |
 /// | `key_secret` | none | 32 hexadecimal digits, with `"siphash"` only |
+/// | `hand_over` | false | whether holders hear requests to step down; one connection more, not over a pool that you bring |
+/// | `watchdog` | true | whether waiters end a holder that was cut off in the middle of a write; one connection more while they wait, none over a pool that you bring |
 ///
 /// A holder proves every `heartbeat_interval` that it still owns its lock, and an answer that takes longer than
 /// `query_timeout` is a loss. The server ends a session that was silent for its TTL: the one given to the acquire, or
@@ -53,6 +57,8 @@ mod tests;
 #[serde(try_from = "given::Fields")]
 pub struct PostgresConfig {
     url: Option<String>,
+    password_file: Option<PasswordFile>,
+    password_callback: Option<PasswordCallback>,
     namespace: i32,
     pool_size: usize,
     /// `None` is for ever.
@@ -64,6 +70,8 @@ pub struct PostgresConfig {
     fencing: bool,
     fencing_epoch: u8,
     key_scheme: KeyScheme,
+    hand_over: bool,
+    watchdog: bool,
 }
 
 impl PostgresConfig {
@@ -81,6 +89,8 @@ impl PostgresConfig {
     pub fn for_pool() -> Self {
         Self {
             url: None,
+            password_file: None,
+            password_callback: None,
             namespace: 0,
             pool_size: 8,
             conn_wait_timeout: Some(Duration::from_secs(5)),
@@ -91,7 +101,63 @@ impl PostgresConfig {
             fencing: true,
             fencing_epoch: 0,
             key_scheme: KeyScheme::SipHash,
+            hand_over: false,
+            watchdog: true,
         }
+    }
+
+    /// The password is in this file, which is read again for each connection: one that was changed needs no restart, and
+    /// connections that are open live on.
+    ///
+    /// One newline at its end is not part of the password. Write it anew by a rename, so that it is never read half written. A
+    /// file that is not there, that everybody can write, or that is empty is refused, when a connection needs it, by an error of
+    /// kind `Misconfigured` that names the path. One that others can read is used all the same, with a warning in the log:
+    /// containers have their secrets mounted so.
+    ///
+    /// ```
+    /// use lock_postgres::{PostgresConfig, PostgresLocker};
+    ///
+    /// let config = PostgresConfig::from_url("postgres://app@db.example/app").with_password_file("/run/secrets/db");
+    /// PostgresLocker::new(&config)?;
+    ///
+    /// let twice = PostgresConfig::from_url("postgres://app:secret@db.example/app").with_password_file("/run/secrets/db");
+    /// assert!(PostgresLocker::new(&twice).is_err(), "a password has one source");
+    /// # Ok::<(), distributed_lock::Error>(())
+    /// ```
+    #[must_use]
+    pub fn with_password_file(mut self, path: impl Into<PathBuf>) -> Self {
+        self.password_file = Some(PasswordFile::new(path.into()));
+        self
+    }
+
+    /// The password is what this gives, asked once for each attempt to connect to a server: for tokens that expire, such as those
+    /// of a cloud's IAM.
+    ///
+    /// It runs within the time that connecting has (`connect_timeout` in the URL, 5 s) and is dropped at the end of it, so it must
+    /// be cancel safe and should keep what it can give again. Its error is the source of ours, of kind `Unavailable`, so that
+    /// it is tried again; or `Denied` if it is a [`distributed_lock::Error`] of that kind. It is printed, so it must not hold a
+    /// secret. A panic is `Unavailable` too.
+    ///
+    /// ```
+    /// use lock_postgres::{PostgresConfig, PostgresLocker};
+    ///
+    /// async fn token() -> Result<String, std::io::Error> {
+    ///     Ok("made for the next fifteen minutes".to_owned())
+    /// }
+    ///
+    /// let config = PostgresConfig::from_url("postgres://app@db.example/app").with_password_callback(token);
+    /// PostgresLocker::new(&config)?;
+    /// # Ok::<(), distributed_lock::Error>(())
+    /// ```
+    #[must_use]
+    pub fn with_password_callback<F, A, E>(mut self, callback: F) -> Self
+    where
+        F: Fn() -> A + Send + Sync + 'static,
+        A: Future<Output = Result<String, E>> + Send + 'static,
+        E: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        self.password_callback = Some(PasswordCallback::new(callback));
+        self
     }
 
     /// The namespace that is hashed into every id.
@@ -180,9 +246,68 @@ impl PostgresConfig {
         self
     }
 
+    /// Whether the holds of this locker hear requests to step down: see
+    /// [`Hold::step_down_requested`](distributed_lock::Hold::step_down_requested). From its first grant on, the locker keeps one
+    /// connection beside its pool for that. Not to be had over a pool that you bring. Off unless set.
+    ///
+    /// ```
+    /// let config = lock_postgres::PostgresConfig::from_url("postgres://app@db.example/app").with_hand_over(true);
+    /// # let _ = config;
+    /// ```
+    #[must_use]
+    pub fn with_hand_over(mut self, hand_over: bool) -> Self {
+        self.hand_over = hand_over;
+        self
+    }
+
+    /// Whether, while somebody of this locker waits, it looks for holders of the wanted key that were cut off or frozen in the
+    /// middle of a write, which stops the server's own timer, and ends them. It only ever ends sessions of lockers of this
+    /// crate, silent for longer than their TTL allows, and uses one connection beside the pool meanwhile. Does nothing over a
+    /// pool that you bring. On unless set.
+    ///
+    /// ```
+    /// let config = lock_postgres::PostgresConfig::from_url("postgres://app@db.example/app").with_watchdog(false);
+    /// # let _ = config;
+    /// ```
+    #[must_use]
+    pub fn with_watchdog(mut self, watchdog: bool) -> Self {
+        self.watchdog = watchdog;
+        self
+    }
+
     /// The connection string, with its secrets.
     pub(crate) fn url(&self) -> Option<&str> {
         self.url.as_deref()
+    }
+
+    /// What gives the password, if it is not in the connection string.
+    pub(crate) fn password(&self) -> Result<Option<PasswordSource>, InvalidInput> {
+        match (&self.password_file, &self.password_callback) {
+            (None, None) => Ok(None),
+            (Some(file), None) if file.path().as_os_str().is_empty() => {
+                Err(InvalidInput::new("password_file", "empty", "must be the path of a file"))
+            }
+            (Some(file), None) => Ok(Some(PasswordSource::File(file.clone()))),
+            (None, Some(callback)) => Ok(Some(PasswordSource::Callback(callback.clone()))),
+            (Some(_), Some(_)) => {
+                let value = "by password_file and by password_callback";
+                Err(InvalidInput::new("password", value, "must come from one source: leave the other out"))
+            }
+        }
+    }
+
+    /// Says nothing of a server, which a user's pool has chosen.
+    pub(crate) fn ensure_no_server(&self) -> Result<(), InvalidInput> {
+        let given = match &self.url {
+            Some(_) => Some("url"),
+            None => self.password()?.map(|source| source.name()),
+        };
+        match given {
+            None => Ok(()),
+            Some(field) => {
+                Err(InvalidInput::new(field, "given", "belongs to a pool of our own: leave it out beside a pool"))
+            }
+        }
     }
 
     /// The settings if all of them keep their rules, else one error that names every fault.
@@ -196,6 +321,7 @@ impl PostgresConfig {
         faults.extend(conn_wait.and_then(|timeout| out_of_range("conn_wait_timeout", timeout, or_forever)));
         let bounded = "must be at least 1ms and at most 24 days";
         faults.extend(out_of_range("close_timeout", self.close_timeout, bounded));
+        faults.extend(self.password().err());
         let timing = Timing::for_session(self.heartbeat_interval, self.query_timeout, self.session_ttl);
         match timing {
             Ok(session) if faults.is_empty() => Ok(Settings {
@@ -209,6 +335,8 @@ impl PostgresConfig {
                 fencing: self.fencing,
                 epoch: self.fencing_epoch,
                 keys: self.key_scheme,
+                hand_over: self.hand_over,
+                watchdog: self.watchdog,
             }),
             timing => {
                 faults.extend(timing.err());
@@ -218,11 +346,13 @@ impl PostgresConfig {
     }
 }
 
-/// Shows neither the connection string nor the key's secret.
+/// Shows neither the connection string nor the key's secret, but which source the password has beside the string.
 impl fmt::Debug for PostgresConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PostgresConfig")
             .field("url", &self.url.as_ref().map(|_| format_args!("<redacted>")))
+            .field("password_file", &self.password_file.as_ref().map(PasswordFile::path))
+            .field("password_callback", &self.password_callback.as_ref().map(|_| format_args!("<code>")))
             .field("namespace", &self.namespace)
             .field("pool_size", &self.pool_size)
             .field("conn_wait_timeout", &self.conn_wait_timeout)
@@ -233,6 +363,8 @@ impl fmt::Debug for PostgresConfig {
             .field("fencing", &self.fencing)
             .field("fencing_epoch", &self.fencing_epoch)
             .field("key_scheme", &self.key_scheme)
+            .field("hand_over", &self.hand_over)
+            .field("watchdog", &self.watchdog)
             .finish()
     }
 }
@@ -254,6 +386,8 @@ pub(crate) struct Settings {
     pub(crate) fencing: bool,
     pub(crate) epoch: u8,
     pub(crate) keys: KeyScheme,
+    pub(crate) hand_over: bool,
+    pub(crate) watchdog: bool,
 }
 
 fn out_of_range(field: &str, value: Duration, rule: &str) -> Option<InvalidInput> {

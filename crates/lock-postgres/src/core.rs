@@ -10,7 +10,8 @@ use std::{
 };
 
 use distributed_lock::{
-    BackendId, Clock, Error, ErrorKind, Guarantees, InvalidInput, Loss, LossCause, Result, SystemClock, Ttl,
+    BackendId, Capabilities, Clock, Error, ErrorKind, Guarantees, InvalidInput, Loss, LossCause, Result, SystemClock,
+    Ttl,
 };
 use tokio::{task::JoinSet, time::timeout};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -20,6 +21,7 @@ use crate::{
     budget::unanswered,
     config::{PostgresConfig, Settings},
     connect::{ConnectionString, Connector},
+    housekeeping::Housekeeping,
     lease::Lease,
     pool::{OwnPool, SessionPool},
     promises,
@@ -43,7 +45,9 @@ pub(crate) struct Core {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) pool: SessionPool,
     pub(crate) world: Arc<WorldCell>,
-    pub(crate) registry: Registry<Lease>,
+    pub(crate) registry: Arc<Registry<Lease>>,
+    /// None over a pool of the user's.
+    pub(crate) housekeeping: Option<Housekeeping>,
     pub(crate) closed: CancellationToken,
     /// The bodies that run in the transactions of their locks.
     pub(crate) transactions: TaskTracker,
@@ -65,35 +69,43 @@ impl Core {
     pub(crate) fn new(config: &PostgresConfig) -> Result<Self> {
         let settings = config.settings()?;
         let url = config.url().ok_or_else(|| InvalidInput::new("url", "none", "must be given: a PostgreSQL URL"))?;
-        let connector = Connector::new(url.parse::<ConnectionString>()?)?;
+        let connector = Connector::new(url.parse::<ConnectionString>()?, config.password()?)?;
         let idle = server_millis(settings.session.ttl());
         let world = Arc::new(WorldCell::default());
         let bound = ghost_bound(&settings.session, settings.session.ttl());
-        let pool = OwnPool::new(connector, idle, Arc::clone(&world), settings.pool_size, bound);
-        Ok(Self::on(SessionPool::Own(pool), settings, world))
+        let pool = OwnPool::new(connector.clone(), idle, Arc::clone(&world), settings.pool_size, bound);
+        Ok(Self::on(SessionPool::Own(pool), Some(connector), settings, world))
     }
 
     /// On connections borrowed from this pool.
     pub(crate) fn with_pool(pool: deadpool_postgres::Pool, config: &PostgresConfig) -> Result<Self> {
-        if config.url().is_some() {
-            return Err(
-                InvalidInput::new("url", "given", "belongs to a pool of our own: leave it out beside a pool").into()
-            );
-        }
+        config.ensure_no_server()?;
         let world = Arc::new(WorldCell::default());
         let pool = SessionPool::Borrowed(BorrowedPool { pool, world: Arc::clone(&world) });
-        Ok(Self::on(pool, config.settings()?, world))
+        let settings = config.settings()?;
+        if settings.hand_over {
+            let rule = "needs a connection beside the pool: give a url instead of a pool";
+            return Err(InvalidInput::new("hand_over", true, rule).into());
+        }
+        Ok(Self::on(pool, None, settings, world))
     }
 
-    fn on(pool: SessionPool, settings: Settings, world: Arc<WorldCell>) -> Self {
+    fn on(pool: SessionPool, connector: Option<Connector>, settings: Settings, world: Arc<WorldCell>) -> Self {
+        let registry = Arc::<Registry<Lease>>::default();
+        let closed = CancellationToken::new();
+        let housekeeping = connector.map(|connector| {
+            let over = closed.child_token();
+            Housekeeping::new(connector, &settings, Arc::clone(&world), Arc::clone(&registry), over)
+        });
         Self {
             id: BackendId::fresh(),
             pool,
             settings,
             clock: Arc::new(SystemClock),
             world,
-            registry: Registry::default(),
-            closed: CancellationToken::new(),
+            registry,
+            housekeeping,
+            closed,
             transactions: TaskTracker::new(),
             clock_steps: AtomicU64::new(0),
         }
@@ -109,7 +121,12 @@ impl Core {
     }
 
     pub(crate) fn guarantees(&self) -> Guarantees {
-        promises::guarantees(&self.settings.session, self.world.get(), matches!(self.pool, SessionPool::Borrowed(_)))
+        let watched = self.housekeeping.as_ref().map(Housekeeping::watched);
+        promises::guarantees(&self.settings.session, self.world.get(), watched)
+    }
+
+    pub(crate) fn capabilities(&self) -> Capabilities {
+        promises::capabilities(self.settings.hand_over)
     }
 
     /// Whether the server answers.
@@ -121,6 +138,7 @@ impl Core {
     /// Ends all holds and waits, then all sessions, within the close timeout.
     pub(crate) async fn close(&self) -> Result<()> {
         self.closed.cancel();
+        let housekeeping = self.housekeeping.as_ref().map(Housekeeping::close);
         let mut releases = JoinSet::new();
         for lease in self.registry.all() {
             lease.record.lose(Loss::new(LossCause::Closed));
@@ -146,6 +164,9 @@ impl Core {
             self.transactions.close();
             self.transactions.wait().await;
             self.pool.close().await;
+            if let Some(housekeeping) = housekeeping {
+                housekeeping.await;
+            }
             failed.map_or(Ok(()), Err)
         };
         let limit = self.settings.close_timeout;

@@ -7,7 +7,7 @@ use std::{
 
 use distributed_lock::{Clock, Loss, LossCause, Result, SystemClock, Ttl};
 use tokio::{
-    runtime::Handle,
+    runtime::{Handle, RuntimeFlavor},
     sync::{Notify, oneshot, watch},
     task::AbortHandle,
     time::{error::Elapsed, sleep, timeout},
@@ -15,12 +15,15 @@ use tokio::{
 
 use crate::{
     answer::Proof,
-    core::Core,
+    core::{Core, ghost_bound},
     lease::{Lease, Talk, Terms},
     link::{self, Ended, LastWord, SharedError},
     session::Owner,
     timing::{Timing, server_millis},
 };
+
+#[cfg(test)]
+mod tests;
 
 /// A guard's order to give the hold a new TTL from now on.
 #[derive(Debug)]
@@ -35,6 +38,7 @@ pub(crate) struct Renewal {
 pub(crate) struct Keeper {
     /// Where the session's connection is driven, so that both live and end together.
     runtime: Handle,
+    one_thread: bool,
     clock: SystemClock,
     /// Completes when the session has ended; `None` for a borrowed one, which is looked at.
     ended: Option<watch::Receiver<LastWord>>,
@@ -51,8 +55,8 @@ struct Desk {
     /// When the lease must be looked at for the first time.
     first_look: Option<Instant>,
     /// When the task wakes by itself. A lease that needs it no earlier does not ring for it, and the alarm stays after the lease, so
-    /// that grants and releases in a row wake nobody.
-    wakes: Option<Instant>,
+    /// that grants and releases in a row wake nobody. By the clock of the timer, which stands still during a suspend.
+    wakes: Option<tokio::time::Instant>,
     stopped: bool,
 }
 
@@ -60,7 +64,14 @@ impl Keeper {
     /// On the caller's runtime.
     pub(crate) fn new(ended: Option<watch::Receiver<LastWord>>) -> Arc<Self> {
         let (desk, bell, task) = (Mutex::default(), Notify::new(), OnceLock::new());
-        Arc::new(Self { runtime: Handle::current(), clock: SystemClock, ended, desk, bell, task })
+        let runtime = Handle::current();
+        let one_thread = runtime.runtime_flavor() == RuntimeFlavor::CurrentThread;
+        Arc::new(Self { runtime, one_thread, clock: SystemClock, ended, desk, bell, task })
+    }
+
+    /// Whether only another runtime's one thread drives the session. Whoever waits here cannot tell if anybody polls that.
+    pub(crate) fn lives_elsewhere(&self) -> bool {
+        self.one_thread && Handle::try_current().map_or(true, |here| here.id() != self.runtime.id())
     }
 
     fn desk(&self) -> MutexGuard<'_, Desk> {
@@ -70,10 +81,11 @@ impl Keeper {
     /// Keeps this lease from now on; `false` if nobody is there to do it.
     pub(crate) fn take_on(self: &Arc<Self>, lease: &Arc<Lease>) -> bool {
         let first_look = next_look(lease);
+        let in_time = tokio::time::Instant::now().checked_add(first_look.saturating_duration_since(self.clock.now()));
         let mut desk = self.desk();
         desk.lease = Arc::downgrade(lease);
         desk.first_look = Some(first_look);
-        let wakes_in_time = desk.wakes.is_some_and(|wakes| wakes <= first_look);
+        let wakes_in_time = desk.wakes.zip(in_time).is_some_and(|(wakes, in_time)| wakes <= in_time);
         // Not while a task starts: that of a runtime that has ended is dropped at once.
         drop(desk);
         self.task.get_or_init(|| self.runtime.spawn(keep_all(Duty(Arc::clone(self)))).abort_handle());
@@ -102,11 +114,12 @@ impl Keeper {
         let lease = desk.lease.upgrade();
         let first_look = desk.first_look.take();
         let next = lease.as_ref().map(next_look).or(first_look);
-        desk.wakes = next;
+        let pause = next.map_or(Duration::MAX, |next| next.saturating_duration_since(self.clock.now()));
+        desk.wakes = next.and_then(|_| tokio::time::Instant::now().checked_add(pause));
         // First, since a lease that ends here takes its session with it.
         drop(desk);
         drop(lease);
-        next.map_or(Duration::MAX, |next| next.saturating_duration_since(self.clock.now()))
+        pause
     }
 
     /// The lease to see to, if any.
@@ -232,9 +245,10 @@ async fn heartbeat(lease: &Arc<Lease>, talk: Talk, sent: Instant) -> Option<Proo
 }
 
 /// A shortening counts from before the send, a lengthening once it is confirmed. `None` if the lease was lost.
-async fn renew(lease: &Arc<Lease>, talk: Talk, order: Renewal, sent: Instant) -> Option<Proof> {
+async fn renew(lease: &Arc<Lease>, mut talk: Talk, order: Renewal, sent: Instant) -> Option<Proof> {
     let Renewal { timing, ttl, answer } = order;
     let old = lease.terms();
+    talk.bound_by(ghost_bound(&lease.core.settings.session, old.timing.ttl().max(timing.ttl())));
     let expires = ttl.duration().map(|ttl| sent + ttl);
     // The beacon publishes the TTL to others: another TTL, another beacon.
     let exchanged = match old.owner {

@@ -5,7 +5,7 @@ use std::{
     fmt,
     pin::pin,
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use async_trait::async_trait;
@@ -22,10 +22,11 @@ use crate::{
     connect::SocketHandle,
     core::Core,
     error,
+    housekeeping::Sender,
     keeper::{Keeper, Renewal},
     registry::Ticket,
     reserved::Reserved,
-    session::{Owner, Session},
+    session::{Owner, Session, Unlocked},
     timing::Timing,
 };
 
@@ -34,6 +35,8 @@ pub(crate) struct Lease {
     pub(crate) key: LockKey,
     pub(crate) id: i64,
     pub(crate) record: HoldRecord,
+    /// As whom it asked others to step down while it waited.
+    pub(crate) waited_as: Option<Sender>,
     /// Where the session can be ended without a runtime; only ours can.
     socket: Option<SocketHandle>,
     /// The idle limit of a borrowed session before the grant, put back after it.
@@ -81,7 +84,7 @@ enum Slot {
 impl Lease {
     pub(crate) fn new(
         core: Arc<Core>,
-        (key, id): (LockKey, i64),
+        (key, id, waited_as): (LockKey, i64, Option<Sender>),
         record: HoldRecord,
         (session, idle_before): (Reserved, Option<String>),
         terms: Terms,
@@ -95,6 +98,7 @@ impl Lease {
             key,
             id,
             record,
+            waited_as,
             terms: Mutex::new(terms),
             slot: Mutex::new(Slot::Idle(session)),
             settled: Notify::new(),
@@ -250,11 +254,12 @@ impl Lease {
         let idle_before = self.idle_before.as_deref();
         let unlocked = session.within(timing.query_timeout(), pin!(session.unlock(self.id, owner, idle_before))).await;
         match unlocked {
-            Some(Ok(true)) => {
+            Some(Ok(Unlocked::Clean)) => {
                 session.give_back();
                 Ok(Release::Released)
             }
-            Some(Ok(false)) => Ok(Release::Lost(Loss::new(LossCause::NotOurs))),
+            Some(Ok(Unlocked::Spent)) => Ok(Release::Released),
+            Some(Ok(Unlocked::NotOurs)) => Ok(Release::Lost(Loss::new(LossCause::NotOurs))),
             Some(Err(_)) if self.is_lost() => Ok(Release::Lost(self.loss())),
             Some(Err(error)) if error::server_ended_session(&error) => {
                 Ok(Release::Lost(self.loss().with_source(error)))
@@ -293,6 +298,13 @@ impl Talk {
     #[expect(clippy::expect_used, reason = "taken only by those who consume or drop it")]
     pub(crate) fn session(&self) -> &Session {
         self.session.as_deref().expect("BUG: a turn was used after its end")
+    }
+
+    /// Sets how long the session can stay in the server once it is destroyed.
+    pub(crate) fn bound_by(&mut self, limit: Duration) {
+        if let Some(session) = &mut self.session {
+            session.bound_by(limit);
+        }
     }
 
     /// Puts the session back, unless the lease was ended meanwhile: then it is destroyed.

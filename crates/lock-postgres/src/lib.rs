@@ -17,6 +17,7 @@
 //! | process killed | free within 100 ms: the server sees the socket close |
 //! | process frozen or suspended | free at T + 100 ms; `ensure_valid()` fails when it wakes |
 //! | cut off | the holder is told within 15.1 s and before anybody else gets in; free at T + 0.5 s |
+//! | cut off in the middle of a write | free within T + 6 s, by the watchdog of a waiter in the queue; else not bounded |
 //! | connection closed | the holder is told within 100 ms, at once as a rule |
 //! | runtime not polled | an honest loss: `ensure_valid()` fails in time by the clock alone |
 //! | waiting | the server's queue, first come first served; the caller's budget covers pool, connection and queue |
@@ -24,6 +25,7 @@
 //! | dropped future or guard | nothing stays beyond 0.6 s, without a runtime too |
 //! | fencing | tokens grow over releases, crashes and restarts of one server; on by default, scoped runs must ask |
 //! | connections | one per hold and per waiter, never more than `pool_size` (8); `ping` may open one beside the pool |
+//! | housekeeping | one connection more: for `Inspect`, with `hand_over`, and while somebody waits for longer than 3.4 s |
 //! | transaction form | no TTL: what the body did commits with the lock or not at all; a body silent for 17 s loses it |
 //!
 //! Over a pool that you bring (`with_pool`), drop and notice are weaker, as its docs say.
@@ -33,7 +35,7 @@
 //! - That the old holder has stopped: it is told, and must ask `ensure_valid()`, use the token, or use the transaction form.
 //! - One holder across a failover while the old primary still runs and is reachable.
 //! - The whole T when the server's wall clock is set forward during a lease by more than max(T/10, 250 ms), if T exceeds 10 s.
-//! - A bound when a process freezes or is cut off in the middle of a write.
+//! - A bound when a process freezes or is cut off in the middle of a write and nobody waits with a watchdog, or in the transaction form.
 //! - Anything behind a pooler in transaction mode, or across two databases.
 
 mod acquire;
@@ -44,11 +46,15 @@ mod config;
 mod connect;
 mod core;
 mod error;
+mod housekeeping;
+mod inspect;
 mod keeper;
 mod key;
 mod lease;
 mod link;
 mod locker;
+#[cfg(test)]
+mod logged;
 mod pool;
 mod promises;
 mod reaper;
@@ -61,6 +67,7 @@ mod timer;
 mod timing;
 mod token;
 mod transaction;
+mod watchdog;
 mod world;
 
 pub use config::PostgresConfig;

@@ -9,7 +9,6 @@ use crate::{
     acquire::{self, Ownership},
     config::PostgresConfig,
     core::Core,
-    promises,
 };
 
 /// PostgreSQL advisory locks, each on a reserved connection of its own.
@@ -38,6 +37,10 @@ impl PostgresLocker {
     /// `InvalidInput` for a connection string that breaks a rule.
     pub fn from_url(url: &str) -> Result<Self> {
         Self::new(&PostgresConfig::from_url(url))
+    }
+
+    pub(crate) fn core(&self) -> &Core {
+        &self.core
     }
 }
 
@@ -68,7 +71,7 @@ impl Backend for PostgresLocker {
     }
 
     fn capabilities(&self) -> Capabilities {
-        promises::capabilities()
+        self.core.capabilities()
     }
 
     fn guarantees(&self) -> Guarantees {

@@ -131,11 +131,22 @@ impl Sessions {
     fn take(&self) -> Option<Box<Session>> {
         loop {
             // Not dropped under the lock.
-            let session = self.free().pop()?;
+            let session = self.pop()?;
+            // A runtime that others poll, or nobody: it might never answer.
+            if session.keeper().lives_elsewhere() {
+                return None;
+            }
             if !session.link().is_over() {
                 return Some(session);
             }
         }
+    }
+
+    /// One that lives here, or else any.
+    fn pop(&self) -> Option<Box<Session>> {
+        let mut free = self.free();
+        let here = free.iter().rposition(|session| !session.keeper().lives_elsewhere());
+        here.map(|at| free.remove(at)).or_else(|| free.pop())
     }
 
     fn put_back(&self, session: Box<Session>) {
@@ -207,10 +218,13 @@ impl OwnPool {
             Err(TryAcquireError::Closed) => return Err(closed()),
             Err(TryAcquireError::NoPermits) => Box::pin(self.wait_for_place(wait)).await?,
         };
-        Ok(place.map(|place| {
-            let in_use = InUse(Mutex::new(Some(self.0.in_use.token())));
-            Permit { _place: place, in_use: Arc::new(in_use) }
-        }))
+        let Some(place) = place else { return Ok(None) };
+        let in_use = InUse(Mutex::new(Some(self.0.in_use.token())));
+        // Asked after it counts, so that closing either waits for it or is found.
+        match self.0.places.is_closed() {
+            false => Ok(Some(Permit { _place: place, in_use: Arc::new(in_use) })),
+            true => Err(closed()),
+        }
     }
 
     async fn wait_for_place(&self, wait: Option<Duration>) -> Result<Option<OwnedSemaphorePermit>> {

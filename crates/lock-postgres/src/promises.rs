@@ -7,24 +7,28 @@ use distributed_lock::{Bound, Capabilities, Cleanup, Expiry, Fairness, FencingSt
 use crate::{
     core::CHECK_INTERVAL,
     timing::{MIN_TTL, Timing},
+    watchdog::{self, Watched},
 };
 
 /// How promptly the server acts on the end of a connection or of a timer, the network's own delay excluded.
 const PROMPTLY: Duration = Duration::from_millis(100);
 
-pub(crate) fn capabilities() -> Capabilities {
+/// `hand_over`: whether its holders hear that they are asked to step down.
+pub(crate) fn capabilities(hand_over: bool) -> Capabilities {
     let mut capabilities = Capabilities::new(Expiry::Store, Reach::Store);
     capabilities.fairness = Fairness::Fifo;
     capabilities.fencing = FencingStrength::Durable;
     capabilities.until_released = true;
+    capabilities.step_down = hand_over;
     capabilities.early_notice = true;
     capabilities.min_ttl = MIN_TTL;
     capabilities
 }
 
-/// For holds until released, with the lease of the session, on connections of our own or of the user's pool.
-pub(crate) fn guarantees(session: &Timing, world: Option<World>, borrowed: bool) -> Guarantees {
+/// For holds until released, with the lease of the session, on connections of our own, or of the user's pool: then nobody watches.
+pub(crate) fn guarantees(session: &Timing, world: Option<World>, watched: Option<Watched>) -> Guarantees {
     let ttl = session.ttl();
+    let borrowed = watched.is_none();
     let mut cleanup = Cleanup::NONE;
     // The socket of a borrowed connection is closed by its own runtime, or else the session ends by the server's timer.
     let live = if borrowed { ttl } else { PROMPTLY };
@@ -44,7 +48,7 @@ pub(crate) fn guarantees(session: &Timing, world: Option<World>, borrowed: bool)
         "bounds exclude the network's own delay; each dead waiter ahead in the queue adds the bound of a cut waiter"
             .into(),
         "overlap is zero unless the server forgets the lock: a crash or restart of the server, or a promotion".into(),
-        "a freeze in the middle of a write is not bounded".into(),
+        watchdog::note(session, watched),
         "a promotion while the old primary still runs and is reachable is not covered".into(),
     ];
     if borrowed {

@@ -11,12 +11,12 @@ use distributed_lock::{Contention, LockKey};
 #[derive(Debug)]
 struct Entry<H> {
     key: LockKey,
-    ticket: Ticket,
     hold: Weak<H>,
 }
 
-/// Tells a hold from a later one of the same id.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+/// Tells a hold from a later one of the same id. The server gives an id to one at a time, but a hold that it has ended can be listed
+/// for longer, and even be listed after its successor.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(crate) struct Ticket(u64);
 
 #[derive(Debug)]
@@ -24,13 +24,20 @@ pub(crate) struct Registry<H>(Mutex<Entries<H>>);
 
 #[derive(Debug)]
 struct Entries<H> {
-    by_id: BTreeMap<i64, Entry<H>>,
+    by_id: BTreeMap<(i64, Ticket), Entry<H>>,
     last: u64,
 }
 
 impl<H> Default for Registry<H> {
     fn default() -> Self {
         Self(Mutex::new(Entries { by_id: BTreeMap::new(), last: 0 }))
+    }
+}
+
+impl<H> Entries<H> {
+    /// The one listed last comes first.
+    fn of(&self, id: i64) -> impl Iterator<Item = &Entry<H>> {
+        self.by_id.range((id, Ticket(0))..=(id, Ticket(u64::MAX))).rev().map(|(_, entry)| entry)
     }
 }
 
@@ -44,24 +51,26 @@ impl<H> Registry<H> {
         let mut entries = self.entries();
         entries.last += 1;
         let ticket = Ticket(entries.last);
-        entries.by_id.insert(id, Entry { key: key.clone(), ticket, hold });
+        entries.by_id.insert((id, ticket), Entry { key: key.clone(), hold });
         ticket
     }
 
     pub(crate) fn unlist(&self, id: i64, ticket: Ticket) {
-        let mut entries = self.entries();
-        if entries.by_id.get(&id).is_some_and(|entry| entry.ticket == ticket) {
-            entries.by_id.remove(&id);
-        }
+        self.entries().by_id.remove(&(id, ticket));
     }
 
     /// Why the server refused this id.
     pub(crate) fn why_contended(&self, id: i64, wanted: &LockKey) -> Contention {
-        match self.entries().by_id.get(&id) {
+        match self.entries().of(id).next() {
             None => Contention::Held,
             Some(entry) if entry.key == *wanted => Contention::HeldHere,
             Some(entry) => Contention::Collision { held: entry.key.clone(), wanted: wanted.clone() },
         }
+    }
+
+    /// The hold of this id, if it is one that can be told something.
+    pub(crate) fn find(&self, id: i64) -> Option<Arc<H>> {
+        self.entries().of(id).find_map(|entry| entry.hold.upgrade())
     }
 
     /// All holds that can be ended.
@@ -92,13 +101,19 @@ mod tests {
     }
 
     #[test]
-    fn an_old_ticket_does_not_unlist_a_later_hold() {
+    fn holds_of_one_id_come_and_go_in_any_order() {
         let registry = Registry::<()>::default();
-        let old = registry.list(5, &key("a"), Weak::new());
         let hold = Arc::new(());
-        registry.list(5, &key("a"), Arc::downgrade(&hold));
-        registry.unlist(5, old);
-        assert_eq!(registry.why_contended(5, &key("a")), Contention::HeldHere);
-        assert_eq!(registry.all().len(), 1);
+        for late_first in [false, true] {
+            let late = late_first.then(|| registry.list(5, &key("a"), Weak::new()));
+            let ticket = registry.list(5, &key("a"), Arc::downgrade(&hold));
+            let late = late.unwrap_or_else(|| registry.list(5, &key("a"), Weak::new()));
+            assert!(registry.find(5).is_some(), "the one that can be told something");
+            registry.unlist(5, late);
+            assert_eq!(registry.why_contended(5, &key("a")), Contention::HeldHere);
+            assert_eq!(registry.all().len(), 1);
+            registry.unlist(5, ticket);
+            assert_eq!(registry.all().len(), 0);
+        }
     }
 }

@@ -13,7 +13,7 @@ use crate::{
     acquire::{self, Ownership},
     config::PostgresConfig,
     core::Core,
-    promises, transaction,
+    transaction,
 };
 
 /// Runs bodies under PostgreSQL advisory locks, each owned by a transaction of its own.
@@ -57,6 +57,10 @@ impl PostgresScopedLocker {
     /// `InvalidInput` for a connection string that breaks a rule.
     pub fn from_url(url: &str) -> Result<Self> {
         Self::new(&PostgresConfig::from_url(url))
+    }
+
+    pub(crate) fn core(&self) -> &Core {
+        &self.core
     }
 
     /// Runs the body in the very transaction that owns the lock, and commits it: what the body does in it cannot be committed
@@ -162,7 +166,7 @@ impl Backend for TransactionLocker {
         self.core.id
     }
     fn capabilities(&self) -> Capabilities {
-        promises::capabilities()
+        self.core.capabilities()
     }
     fn guarantees(&self) -> Guarantees {
         self.core.guarantees()

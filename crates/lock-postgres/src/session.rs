@@ -13,7 +13,7 @@ use std::{
 use distributed_lock::{Error, ErrorKind, Result};
 use tokio::time::{Instant, timeout_at};
 use tokio_postgres::{
-    Client, IsolationLevel, Statement, Transaction,
+    Client, IsolationLevel, Row, Statement, Transaction,
     types::{ToSql, Type},
 };
 
@@ -105,9 +105,10 @@ impl SessionTtl {
     /// What it must be set to when a hold ends. The next hold may want the same one, so one that is a little longer stays: see
     /// [`Timing::longest_at_rest`](crate::timing::Timing::longest_at_rest).
     fn to_rest(&self) -> Option<i32> {
-        let limit = self.limit.load(Ordering::Relaxed);
-        let may_stay = self.at_rest <= limit && limit <= self.at_rest.saturating_mul(AT_REST_FACTOR);
-        (!may_stay).then_some(self.at_rest)
+        let longest = self.at_rest.saturating_mul(AT_REST_FACTOR);
+        let may_stay = |millis: i32| self.at_rest <= millis && millis <= longest;
+        let both = may_stay(self.now()) && may_stay(self.limit.load(Ordering::Relaxed));
+        (!both).then_some(self.at_rest)
     }
 }
 
@@ -133,6 +134,16 @@ pub(crate) enum Owner {
     Session(Beacon),
     /// The transaction that began then, by the server's clock.
     Transaction(SystemTime),
+}
+
+/// How giving back a lock went.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Unlocked {
+    /// It was owned to the end, and the session owns nothing.
+    Clean,
+    /// It was owned to the end, but the session cannot be used any more.
+    Spent,
+    NotOurs,
 }
 
 /// What a lock statement asks for.
@@ -402,20 +413,22 @@ impl Session {
         self.link.client_mut().build_transaction().isolation_level(IsolationLevel::ReadCommitted).start().await
     }
 
-    /// After a try that was contended: back to a session that owns nothing.
-    pub(crate) async fn leave_try(&self, scope: Scope) -> Result<(), DriverError> {
+    /// After a try that was contended: back to a session that owns nothing. `false` if it cannot be used any more.
+    pub(crate) async fn leave_try(&self, scope: Scope) -> Result<bool, DriverError> {
         match scope {
             Scope::Session(beacon) => self.rest(beacon).await,
-            Scope::Transaction => self.client().batch_execute(sql::ROLLBACK).await,
+            Scope::Transaction => self.client().batch_execute(sql::ROLLBACK).await.map(|()| true),
         }
     }
 
-    /// Back to the TTL of a session of ours that owns nothing, from that of a hold that did not come about.
-    async fn rest(&self, beacon: Beacon) -> Result<(), DriverError> {
+    /// Back to the TTL of a session of ours that owns nothing, from that of a hold. `false` if it is without a beacon now.
+    async fn rest(&self, beacon: Beacon) -> Result<bool, DriverError> {
         match self.own.as_ref().and_then(|own| own.ttl.to_rest()) {
-            // Without the old beacon the next hold's heartbeat fails.
-            Some(rest) => self.exchange(beacon, Beacon { ttl_millis: rest, ..beacon }, rest).await.map(drop),
-            None => Ok(()),
+            Some(rest) => {
+                let exchanged = self.exchange(beacon, Beacon { ttl_millis: rest, ..beacon }, rest).await?;
+                Ok(exchanged.owned)
+            }
+            None => Ok(true),
         }
     }
 
@@ -423,19 +436,20 @@ impl Session {
     pub(crate) async fn leave_wait(&self, scope: Scope, before: &Before) -> Result<bool, DriverError> {
         if scope == Scope::Transaction {
             // A transaction that is rolled back owns nothing.
-            return self.leave_try(scope).await.map(|()| true);
+            return self.leave_try(scope).await;
         }
         let idle = [(&before.idle as _, Type::TEXT)];
-        let (proof, put_back) = tokio::join!(
+        // In this order and in one write.
+        let (proof, put_back, rested) = tokio::join!(
             biased;
             self.client().query_typed_one(sql::PROVE_CLEAN, &idle),
             self.after_wait(scope, before),
+            self.leave_try(scope),
         );
         let proof = proof?;
         put_back?;
-        self.leave_try(scope).await?;
         // The beacon of a session of ours is one.
-        Ok(proof.try_get::<_, i64>("locks")? == i64::from(self.own.is_some()))
+        Ok(rested? && proof.try_get::<_, i64>("locks")? == i64::from(self.own.is_some()))
     }
 
     /// After a body ran statements of its own on a session of ours: takes back whatever it left in it, its locks included. `false` if
@@ -483,6 +497,7 @@ impl Session {
         let row = match &self.own {
             Some(own) => {
                 let row = self.client().query_one(&own.renew, &parameters).await?;
+                // One that failed is destroyed.
                 own.ttl.set(new.ttl_millis, idle);
                 row
             }
@@ -494,24 +509,34 @@ impl Session {
         proof(&row, row.try_get("had")? && row.try_get("has")?)
     }
 
-    /// Gives back the lock, so that the session owns nothing; whether it was owned to the end. A borrowed session gets back the idle
-    /// limit it had before; that of a transaction ends with it.
-    pub(crate) async fn unlock(&self, id: i64, owner: Owner, idle_before: Option<&str>) -> Result<bool, DriverError> {
+    /// Gives back the lock, so that the session owns nothing. A borrowed session gets back the idle limit it had before; that of a
+    /// transaction ends with it.
+    pub(crate) async fn unlock(
+        &self,
+        id: i64,
+        owner: Owner,
+        idle_before: Option<&str>,
+    ) -> Result<Unlocked, DriverError> {
+        let unlocked = |row: &Row| Ok(if row.try_get("owned")? { Unlocked::Clean } else { Unlocked::NotOurs });
         match owner {
             Owner::Session(Beacon { ttl_millis, random }) => {
                 let unlock = &self.statements.unlock;
                 let Some(own) = &self.own else {
                     let parameters: [&(dyn ToSql + Sync); 4] =
                         [&id, &ttl_millis, &random, &idle_before.unwrap_or_default()];
-                    return self.client().query_one(unlock, &parameters).await?.try_get("owned");
+                    return unlocked(&self.client().query_one(unlock, &parameters).await?);
                 };
                 let key: [&(dyn ToSql + Sync); 1] = [&id];
                 let unlock = self.client().query_one(unlock, &key);
-                let Some(rest) = own.ttl.to_rest() else { return unlock.await?.try_get("owned") };
-                let (old, new) = (Beacon { ttl_millis, random }, Beacon { ttl_millis: rest, random });
+                if own.ttl.to_rest().is_none() {
+                    return unlocked(&unlock.await?);
+                }
                 // In this order and in one write.
-                let (unlocked, exchanged) = tokio::join!(biased; unlock, Box::pin(self.exchange(old, new, rest)));
-                Ok(unlocked?.try_get("owned")? && exchanged?.owned)
+                let (row, rested) = tokio::join!(biased; unlock, Box::pin(self.rest(Beacon { ttl_millis, random })));
+                match unlocked(&row?)? {
+                    Unlocked::Clean if !rested.is_ok_and(|rested| rested) => Ok(Unlocked::Spent),
+                    how => Ok(how),
+                }
             }
             Owner::Transaction(since) => {
                 // In this order and in one write.
@@ -522,7 +547,8 @@ impl Session {
                 );
                 let proof = proof?;
                 committed?;
-                Ok(proof.try_get::<_, SystemTime>("since")? == since)
+                let owned = proof.try_get::<_, SystemTime>("since")? == since;
+                Ok(if owned { Unlocked::Clean } else { Unlocked::NotOurs })
             }
         }
     }
@@ -582,6 +608,8 @@ mod tests {
             assert!(ttl.is(now));
             assert_eq!(ttl.to_rest(), to_rest, "{now}");
         }
+        ttl.set(60_000, 30_000);
+        assert_eq!(ttl.to_rest(), Some(17_000), "a heartbeat set the limit, the beacon says another TTL");
         ttl.set(30_000, 29_000);
         assert!(!ttl.is(30_000) && !ttl.is(29_000), "a heartbeat set the limit to what was left");
         assert_eq!(SessionTtl::new(i32::MAX).to_rest(), None);

@@ -141,11 +141,13 @@ case when $3::pg_catalog.text is not null \
 then pg_catalog.set_config('transaction_timeout', $3::pg_catalog.text, false) end as s3";
 
 /// For the statements of a body that runs in the lock's transaction: the limits that are its own, `statement_timeout` `$1` and
-/// `lock_timeout` `$2`, and the idle limit of a holder `$3`.
+/// `lock_timeout` `$2`, and the idle limit of a holder `$3`. A beacon without end, for as long as the transaction, says that no lease
+/// is kept: the body may stream for as long as it likes, and is not to be taken for one that was cut off (see `SILENT`).
 pub(crate) const FOR_BODY: &str = "\
 select pg_catalog.set_config('statement_timeout', $1::pg_catalog.text, true) as s1, \
 pg_catalog.set_config('lock_timeout', $2::pg_catalog.text, true) as s2, \
-pg_catalog.set_config('idle_in_transaction_session_timeout', $3::pg_catalog.text, true) as s3";
+pg_catalog.set_config('idle_in_transaction_session_timeout', $3::pg_catalog.text, true) as s3, \
+pg_catalog.pg_try_advisory_xact_lock(2147483647::pg_catalog.int4, pg_catalog.pg_backend_pid()) as endless";
 
 /// A queued wait for the key `$1`: the lock timeout `$2` is set before the lock call and put back after it. The idle limit stays a
 /// waiter's until the proof that follows, since whoever was cut off while it waited must not keep the lock for longer.
@@ -267,3 +269,117 @@ select pg_catalog.now() as since, pg_catalog.pg_is_in_recovery() as in_recovery,
 pub(crate) const HEARTBEAT_IN_TRANSACTION: &str = "\
 select pg_catalog.now() as since, pg_catalog.pg_is_in_recovery() as in_recovery, pg_catalog.clock_timestamp() as now, \
 pg_catalog.set_config('idle_in_transaction_session_timeout', $1::pg_catalog.text, true) as idle";
+
+/// Settings of the housekeeping session. It owns no locks, so its limits are there to keep it out of other people's way: a commit that
+/// notifies takes a lock of the whole server, and one that waited for a standby would keep it. `$1` is the idle limit.
+pub(crate) const SETUP_HOUSEKEEPING: &str = "\
+select pg_catalog.set_config('idle_session_timeout', $1::pg_catalog.text, false) as s1, \
+pg_catalog.set_config('synchronous_commit', 'off', false) as s2, \
+pg_catalog.set_config('statement_timeout', '5000', false) as s3, \
+pg_catalog.set_config('lock_timeout', '2000', false) as s4, \
+pg_catalog.set_config('tcp_keepalives_idle', '5', false) as s5, \
+pg_catalog.set_config('tcp_keepalives_interval', '2', false) as s6, \
+pg_catalog.set_config('tcp_keepalives_count', '3', false) as s7";
+
+/// Where requests to step down are sent. The payload is the namespace, the id and a number of the sender, in decimal with a
+/// space between; names are in neither. Whoever may connect to the database can send there, and can thus ask, but not make, a holder step down.
+pub(crate) const STEP_DOWN_CHANNEL: &str = "distributed_lock_step_down";
+
+/// From then on the session hears what is sent to `STEP_DOWN_CHANNEL`.
+pub(crate) const LISTEN: &str = "listen distributed_lock_step_down";
+
+/// The advisory locks of this database with 64-bit keys, `id`, and those of the two-int space, `ttl` and the random part of beacons.
+/// One look at the table, evaluated before whatever refers to it.
+macro_rules! with_locks {
+    ($($rest:tt)+) => {
+        concat!(
+            "with l as materialized (select k.pid, k.granted, k.waitstart, k.mode, \
+             case when k.objsubid operator(pg_catalog.=) 1::pg_catalog.int2 \
+             then (k.classid::pg_catalog.int8 operator(pg_catalog.<<) 32) operator(pg_catalog.|) k.objid::pg_catalog.int8 end as id, \
+             case when k.objsubid operator(pg_catalog.=) 2::pg_catalog.int2 and k.granted \
+             and k.mode operator(pg_catalog.=) 'ExclusiveLock'::pg_catalog.text then k.classid::pg_catalog.int8 end as ttl \
+             from pg_catalog.pg_locks as k \
+             where k.locktype operator(pg_catalog.=) 'advisory'::pg_catalog.text \
+             and k.database operator(pg_catalog.=) (select d.oid from pg_catalog.pg_database as d \
+             where d.datname operator(pg_catalog.=) pg_catalog.current_database())) ",
+            $($rest)+
+        )
+    };
+}
+
+/// Who holds the id `$1`. The server keeps no time of a grant: the lock of a session that is idle in a transaction counts from the begin
+/// of that, all others from the begin of the session.
+pub(crate) const HOLDERS: &str = with_locks!(
+    "select l.pid, a.backend_start, a.application_name, pg_catalog.host(a.client_addr) as host, \
+     case when a.state operator(pg_catalog.=) 'idle in transaction'::pg_catalog.text then a.xact_start else a.backend_start end as since, \
+     pg_catalog.clock_timestamp() as now \
+     from l left join lateral pg_catalog.pg_stat_get_activity(l.pid) as a on l.pid is not null \
+     where l.id operator(pg_catalog.=) $1::pg_catalog.int8 and l.granted order by l.pid"
+);
+
+/// Who waits for the id `$1`, in the order of the queue.
+pub(crate) const WAITERS: &str = with_locks!(
+    "select l.pid, a.backend_start, a.application_name, pg_catalog.host(a.client_addr) as host, \
+     l.waitstart as since, pg_catalog.clock_timestamp() as now \
+     from l left join lateral pg_catalog.pg_stat_get_activity(l.pid) as a on l.pid is not null \
+     where l.id operator(pg_catalog.=) $1::pg_catalog.int8 and not l.granted order by l.waitstart, l.pid"
+);
+
+/// Ends the backend `$2` that began at `$3` if it holds the id `$1`; null if the server does not show us when it began. No row if it
+/// is another, or holds no more.
+pub(crate) const END_HOLDER: &str = with_locks!(
+    "select case when h.backend_start is not null then pg_catalog.pg_terminate_backend(h.pid) end as ended \
+     from (select l.pid, a.backend_start from l cross join lateral pg_catalog.pg_stat_get_activity(l.pid) as a \
+     where l.id operator(pg_catalog.=) $1::pg_catalog.int8 and l.granted and l.pid operator(pg_catalog.=) $2::pg_catalog.int4 \
+     and (a.backend_start is null or a.backend_start operator(pg_catalog.=) $3::pg_catalog.timestamptz) limit 1 offset 0) as h"
+);
+
+/// Asks the holder of the id `$1` to step down: sends `$2` to `STEP_DOWN_CHANNEL`, if anybody holds it, and if it is the backend `$3`
+/// where that is not null.
+pub(crate) const REQUEST_STEP_DOWN: &str = with_locks!(
+    "select h.pid, pg_catalog.pg_notify('distributed_lock_step_down', $2::pg_catalog.text)::pg_catalog.text as asked \
+     from (select l.pid from l where l.id operator(pg_catalog.=) $1::pg_catalog.int8 and l.granted \
+     and ($3::pg_catalog.int4 is null or l.pid operator(pg_catalog.=) $3::pg_catalog.int4) limit 1 offset 0) as h"
+);
+
+/// Holders of one of the ids `$1` with a beacon of a lease, the longest T if they have several, and what they are doing. Their locks are looked at first: whoever is seen
+/// to hold is also seen to have been active when it took the lock.
+macro_rules! with_leases {
+    ($($rest:tt)+) => {
+        with_locks!(
+            ", h as materialized (select k.pid, pg_catalog.max(b.ttl)::pg_catalog.float8 as ttl from l as k \
+             join l as b on b.pid operator(pg_catalog.=) k.pid \
+             where k.id operator(pg_catalog.=) any ($1::pg_catalog.int8[]) and k.granted \
+             and b.ttl operator(pg_catalog.>=) 1000::pg_catalog.int8 group by k.pid) ",
+            $($rest)+
+        )
+    };
+}
+
+/// True of a session that waits for its client and has been silent for longer than T + max(T/10, 250 ms).
+macro_rules! silent {
+    () => {
+        "a.wait_event_type operator(pg_catalog.=) 'Client'::pg_catalog.text \
+         and pg_catalog.clock_timestamp() operator(pg_catalog.-) a.state_change operator(pg_catalog.>) \
+         pg_catalog.make_interval(secs => (h.ttl operator(pg_catalog.+) greatest(h.ttl operator(pg_catalog./) 10::pg_catalog.float8, \
+         250::pg_catalog.float8)) operator(pg_catalog./) 1000::pg_catalog.float8)"
+    };
+}
+
+/// Those that were silent for too long, or whose activity the server does not show us: `blind`.
+pub(crate) const SILENT: &str = with_leases!(
+    "select h.pid, a.backend_start, a.state_change, a.state_change is null as blind \
+     from h cross join lateral pg_catalog.pg_stat_get_activity(h.pid) as a where a.state_change is null or ",
+    silent!()
+);
+
+/// Ends the backend `$2` that began at `$3` if it has done nothing since `$4` and still is one of those.
+pub(crate) const END_SILENT: &str = with_leases!(
+    "select pg_catalog.pg_terminate_backend(s.pid) as ended \
+     from (select h.pid from h cross join lateral pg_catalog.pg_stat_get_activity(h.pid) as a \
+     where h.pid operator(pg_catalog.=) $2::pg_catalog.int4 \
+     and a.backend_start operator(pg_catalog.=) $3::pg_catalog.timestamptz \
+     and a.state_change operator(pg_catalog.=) $4::pg_catalog.timestamptz and ",
+    silent!(),
+    " limit 1 offset 0) as s"
+);

@@ -172,6 +172,8 @@ impl Run<'_> {
         round_trip: Duration,
         inherited: Option<&Limits>,
     ) -> Result<Attempt<SystemTime>> {
+        // Watches the holder for as long as we wait.
+        let _wanted = self.core.want(self.id, false);
         let session = &self.core.settings.session;
         let waiter = server_millis(session.waiter_idle()).to_string();
         let lock_timeout = lock_timeout_text(server_share(left, round_trip));

@@ -2,7 +2,7 @@
 
 use std::{fmt, time::Duration};
 
-use distributed_lock::{Fencing, InvalidInput};
+use distributed_lock::InvalidInput;
 use serde::{Deserialize, de::IgnoredAny};
 
 use super::{PostgresConfig, all};
@@ -13,6 +13,7 @@ use crate::KeyScheme;
 #[serde(deny_unknown_fields, expecting = "a map of the settings of a PostgreSQL locker")]
 pub(super) struct Fields {
     url: Option<Given>,
+    password_file: Option<Given>,
     namespace: Option<Given>,
     pool_size: Option<Given>,
     conn_wait_timeout: Option<Given>,
@@ -24,6 +25,8 @@ pub(super) struct Fields {
     fencing_epoch: Option<Given>,
     key_scheme: Option<Given>,
     key_secret: Option<Given>,
+    hand_over: Option<Given>,
+    watchdog: Option<Given>,
 }
 
 #[derive(Deserialize)]
@@ -45,6 +48,9 @@ impl TryFrom<Fields> for PostgresConfig {
         let mut faults = Vec::new();
         let mut config = Self::for_pool();
         config.url = take(&mut faults, secret_text("url", fields.url));
+        if let Some(path) = take(&mut faults, text("password_file", fields.password_file, "the path of a file")) {
+            config = config.with_password_file(path);
+        }
         if let Some(namespace) = take(&mut faults, integer("namespace", fields.namespace, "a 32-bit number")) {
             config.namespace = namespace;
         }
@@ -67,14 +73,20 @@ impl TryFrom<Fields> for PostgresConfig {
             take(&mut faults, duration("heartbeat_interval", fields.heartbeat_interval, DURATION));
         config.query_timeout = take(&mut faults, duration("query_timeout", fields.query_timeout, DURATION));
         config.session_ttl = take(&mut faults, duration("session_ttl", fields.session_ttl, DURATION));
-        if let Some(fencing) = take(&mut faults, fencing(fields.fencing)) {
-            config = config.with_fencing(fencing);
+        if let Some(fencing) = take(&mut faults, flag("fencing", fields.fencing)) {
+            config.fencing = fencing;
         }
         if let Some(epoch) = take(&mut faults, integer("fencing_epoch", fields.fencing_epoch, "0 to 255")) {
             config.fencing_epoch = epoch;
         }
         if let Some(scheme) = take(&mut faults, key_scheme(fields.key_scheme, fields.key_secret)) {
             config.key_scheme = scheme;
+        }
+        if let Some(hand_over) = take(&mut faults, flag("hand_over", fields.hand_over)) {
+            config.hand_over = hand_over;
+        }
+        if let Some(watchdog) = take(&mut faults, flag("watchdog", fields.watchdog)) {
+            config.watchdog = watchdog;
         }
         if !faults.is_empty() {
             return Err(all(&faults));
@@ -96,6 +108,14 @@ fn secret_text(field: &str, given: Option<Given>) -> Result<Option<String>, Inva
         None => Ok(None),
         Some(Given::Text(text)) => Ok(Some(text)),
         Some(_) => Err(InvalidInput::new(field, "not shown", "must be text")),
+    }
+}
+
+fn text(field: &str, given: Option<Given>, what: &str) -> Result<Option<String>, InvalidInput> {
+    match given {
+        None => Ok(None),
+        Some(Given::Text(text)) => Ok(Some(text)),
+        Some(given) => Err(InvalidInput::new(field, given, &format!("must be {what}"))),
     }
 }
 
@@ -123,14 +143,14 @@ fn duration(field: &str, given: Option<Given>, rule: &str) -> Result<Option<Dura
     parsed.map(Some).ok_or_else(|| InvalidInput::new(field, given, rule))
 }
 
-fn fencing(given: Option<Given>) -> Result<Option<Fencing>, InvalidInput> {
+/// Text that is a truth value counts as one: the environment has nothing else.
+fn flag(field: &str, given: Option<Given>) -> Result<Option<bool>, InvalidInput> {
     match given {
         None => Ok(None),
-        Some(Given::Flag(true)) => Ok(Some(Fencing::On)),
-        Some(Given::Flag(false)) => Ok(Some(Fencing::Off)),
-        Some(Given::Text(text)) if text == "true" => Ok(Some(Fencing::On)),
-        Some(Given::Text(text)) if text == "false" => Ok(Some(Fencing::Off)),
-        Some(given) => Err(InvalidInput::new("fencing", given, "must be true or false")),
+        Some(Given::Flag(flag)) => Ok(Some(flag)),
+        Some(Given::Text(text)) if text == "true" => Ok(Some(true)),
+        Some(Given::Text(text)) if text == "false" => Ok(Some(false)),
+        Some(given) => Err(InvalidInput::new(field, given, "must be true or false")),
     }
 }
 

@@ -16,7 +16,7 @@ fn refusal(json: Value) -> String {
 #[test]
 fn an_empty_file_is_the_defaults_and_so_is_null() {
     let nulls = json!({
-        "url": null, "namespace": null, "pool_size": null, "conn_wait_timeout": null, "close_timeout": null,
+        "url": null, "password_file": null, "namespace": null, "pool_size": null, "conn_wait_timeout": null, "close_timeout": null,
         "heartbeat_interval": null, "query_timeout": null, "session_ttl": null, "fencing": null,
         "fencing_epoch": null, "key_scheme": null, "key_secret": null,
     });
@@ -32,17 +32,19 @@ fn an_empty_file_is_the_defaults_and_so_is_null() {
         assert_eq!(settings.keys, KeyScheme::SipHash);
     }
     assert_eq!(PostgresConfig::for_pool().url(), None);
+    assert!(PostgresConfig::for_pool().password().unwrap().is_none());
 }
 
 #[test]
 fn a_file_and_the_methods_give_the_same_settings() {
     let from_file: PostgresConfig = from_value(json!({
-        "url": "postgres://app@db/app", "namespace": -7, "pool_size": 3, "conn_wait_timeout": "250ms",
+        "url": "postgres://app@db/app", "password_file": "/run/secrets/db", "namespace": -7, "pool_size": 3, "conn_wait_timeout": "250ms",
         "close_timeout": "1m 30s", "heartbeat_interval": "1s", "query_timeout": "2s", "session_ttl": "5s",
         "fencing": false, "fencing_epoch": 255, "key_scheme": "siphash", "key_secret": "000102030405060708090a0B0c0D0e0F",
     }))
     .unwrap();
     let built = PostgresConfig::from_url("postgres://app@db/app")
+        .with_password_file("/run/secrets/db")
         .with_namespace(-7)
         .with_pool_size(3)
         .with_conn_wait_timeout(Duration::from_millis(250))
@@ -55,6 +57,7 @@ fn a_file_and_the_methods_give_the_same_settings() {
         .with_key_scheme(KeyScheme::SipHashWithSecret([0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]));
     for config in [&from_file, &built] {
         assert_eq!(config.url(), Some("postgres://app@db/app"));
+        assert_eq!(config.password().unwrap().unwrap().to_string(), "password_file \"/run/secrets/db\"");
         let settings = config.settings().unwrap();
         assert_eq!(settings.namespace, -7);
         assert_eq!(settings.pool_size, 3);
@@ -116,6 +119,9 @@ fn an_unknown_field_is_refused_by_its_name_and_its_value_is_not_shown() {
 #[test]
 fn a_value_of_the_wrong_type_or_range_is_refused_with_the_field_and_the_rule() {
     let cases = [
+        (json!({ "password_file": 5 }), "invalid password_file (5): must be the path of a file"),
+        (json!({ "password_file": "" }), "invalid password_file (empty): must be the path of a file"),
+        (json!({ "password_callback": "x" }), "unknown field `password_callback`"),
         (json!({ "namespace": 2_147_483_648_u64 }), "invalid namespace (2147483648): must be a 32-bit number"),
         (json!({ "namespace": "x" }), "invalid namespace (\"x\"): must be a 32-bit number"),
         (json!({ "pool_size": 0 }), "invalid pool_size (0): must be 1 to 1000 connections"),
@@ -183,4 +189,39 @@ fn a_secret_is_shown_neither_by_debug_nor_by_an_error() {
     }
     assert!(refusal(json!({ "url": 20274 })) == "invalid url (not shown): must be text");
     assert!(refusal(json!({ "key_secret": 20274 })) == "invalid key_secret (not shown): must be text");
+}
+
+async fn token() -> Result<String, std::io::Error> {
+    Ok(CANARY.to_owned())
+}
+
+#[test]
+fn two_sources_of_the_password_are_refused_by_their_names_and_shown_by_debug() {
+    let config = PostgresConfig::from_url("postgres://app@db/app");
+    let [file, callback] = [config.clone().with_password_file("/x"), config.clone().with_password_callback(token)];
+    let both = file.clone().with_password_callback(token).with_pool_size(0);
+    let text = both.settings().unwrap_err().to_string();
+    assert!(text.contains("by password_file and by password_callback"), "{text}");
+    assert!(text.contains("invalid pool_size"), "one error names every fault: {text}");
+    for (config, shown) in [
+        (&config, "password_file: None, password_callback: None"),
+        (&file, "password_file: Some(\"/x\"), password_callback: None"),
+        (&callback, "password_file: None, password_callback: Some(<code>)"),
+        (&both, "password_file: Some(\"/x\"), password_callback: Some(<code>)"),
+    ] {
+        assert!(format!("{config:?}").contains(shown), "{config:?}");
+    }
+}
+
+#[test]
+fn hand_over_is_off_and_the_watchdog_on_unless_set() {
+    let both = |settings: Settings| (settings.hand_over, settings.watchdog);
+    assert_eq!(both(read(json!({ "hand_over": null, "watchdog": null }))), (false, true));
+    assert_eq!(both(PostgresConfig::for_pool().settings().unwrap()), (false, true));
+    assert_eq!(both(read(json!({ "hand_over": true, "watchdog": "false" }))), (true, false));
+    let built = PostgresConfig::for_pool().with_hand_over(true).with_watchdog(false);
+    assert!(format!("{built:?}").contains("hand_over: true, watchdog: false"));
+    assert_eq!(both(built.settings().unwrap()), (true, false));
+    assert_eq!(refusal(json!({ "hand_over": "on" })), "invalid hand_over (\"on\"): must be true or false");
+    assert_eq!(refusal(json!({ "watchdog": 1 })), "invalid watchdog (1): must be true or false");
 }

@@ -4,8 +4,13 @@ use std::{error::Error as StdError, fmt, io, time::Duration};
 
 use distributed_lock::{Error, ErrorKind};
 use rustls::{AlertDescription, CertificateError};
+use tokio_postgres::error::SqlState;
 
-use super::{string::Target, tls::TlsMode};
+use super::{
+    password::{PasswordError, PasswordSource},
+    string::Target,
+    tls::TlsMode,
+};
 use crate::error::{classify, with_state};
 
 /// A connection that could not be opened. Becomes an [`Error`] with the driver's own as its source.
@@ -13,6 +18,8 @@ use crate::error::{classify, with_state};
 pub(crate) struct ConnectError {
     target: String,
     mode: TlsMode,
+    /// Where the password came from, if not from the connection string.
+    password: Option<String>,
     reason: Reason,
 }
 
@@ -24,6 +31,7 @@ pub(super) enum Reason {
     Negotiate(io::Error),
     NotPostgres,
     NoTls,
+    Password(PasswordError),
     RefusedBeforeTls,
     Resolve(io::Error),
     Server(tokio_postgres::Error),
@@ -36,14 +44,15 @@ pub(super) enum Reason {
 /// How far an attempt had come.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Stage {
+    Password,
     Reaching,
     Negotiating,
     Starting,
 }
 
 impl ConnectError {
-    pub(super) fn new(target: &Target, mode: TlsMode, reason: Reason) -> Self {
-        Self { target: target.to_string(), mode, reason }
+    pub(super) fn new(target: &Target, mode: TlsMode, password: Option<&PasswordSource>, reason: Reason) -> Self {
+        Self { target: target.to_string(), mode, password: password.map(ToString::to_string), reason }
     }
 
     /// The kind this error has as an [`Error`].
@@ -57,6 +66,7 @@ impl ConnectError {
                 ErrorKind::Unavailable
             }
             Reason::Timeout { .. } => ErrorKind::Unavailable,
+            Reason::Password(error) => error.kind(),
             Reason::HostName | Reason::NotPostgres | Reason::NoTls => ErrorKind::Misconfigured,
             Reason::Server(error) => match tls_error(error) {
                 Some(rustls::Error::AlertReceived(alert)) if concerns_client(*alert) => ErrorKind::Denied,
@@ -73,7 +83,7 @@ impl ConnectError {
 
 impl fmt::Display for ConnectError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { target, mode, reason } = self;
+        let Self { target, mode, password, reason } = self;
         write!(f, "no connection to {target}: ")?;
         match reason {
             Reason::Connect(error) => f.write_str(advice_on_socket(error.kind())),
@@ -84,12 +94,19 @@ impl fmt::Display for ConnectError {
                 f,
                 "it does not offer TLS, which sslmode={mode} demands; turn ssl on in the server, or choose a weaker sslmode"
             ),
+            Reason::Password(error) => error.fmt(f),
             Reason::RefusedBeforeTls => f.write_str("it refused before TLS; the server's log says why"),
             Reason::Resolve(_) => f.write_str("the host name could not be resolved; check it and the DNS"),
             Reason::Timeout { stage, within } => write!(f, "{} within {within:?}; {}", stage.missing(), stage.advice()),
-            Reason::Server(error) => match tls_error(error) {
-                Some(error) => write!(f, "{} (sslmode={mode})", advice_on_tls(error)),
-                None => f.write_str(advice_on_refusal(error)),
+            Reason::Server(error) => match (tls_error(error), password) {
+                (Some(error), _) => write!(f, "{} (sslmode={mode})", advice_on_tls(error)),
+                (None, source) => {
+                    f.write_str(advice_on_refusal(error))?;
+                    match source {
+                        Some(source) if is_about_login(error) => write!(f, ", and what {source} gives"),
+                        _ => Ok(()),
+                    }
+                }
             },
         }
     }
@@ -99,6 +116,7 @@ impl StdError for ConnectError {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
         match &self.reason {
             Reason::Connect(error) | Reason::Negotiate(error) | Reason::Resolve(error) => Some(error),
+            Reason::Password(error) => error.cause(),
             Reason::Server(error) => Some(error),
             _ => None,
         }
@@ -110,6 +128,10 @@ impl From<ConnectError> for Error {
         let ours = Self::new(failed.kind(), failed.to_string());
         match failed.reason {
             Reason::Connect(error) | Reason::Negotiate(error) | Reason::Resolve(error) => ours.with_source(error),
+            Reason::Password(error) => match error.into_cause() {
+                Some(cause) => ours.with_source(cause),
+                None => ours,
+            },
             Reason::Server(error) => with_state(ours, error),
             _ => ours,
         }
@@ -119,6 +141,7 @@ impl From<ConnectError> for Error {
 impl Stage {
     fn missing(self) -> &'static str {
         match self {
+            Self::Password => "there was no password to log in with",
             Self::Reaching => "nothing answered",
             Self::Negotiating => "it accepted, but did not say whether it has TLS",
             Self::Starting => "it accepted, but did not become ready",
@@ -127,6 +150,7 @@ impl Stage {
 
     fn advice(self) -> &'static str {
         match self {
+            Self::Password => "see what password_callback waits for, or where password_file lies",
             Self::Reaching => "check host, port, DNS and firewall",
             Self::Negotiating | Self::Starting => "see that PostgreSQL listens there and is not overloaded",
         }
@@ -143,6 +167,11 @@ fn advice_on_socket(kind: io::ErrorKind) -> &'static str {
     }
 }
 
+/// The second state is what a server says that has passwords checked by others, such as tokens of a cloud.
+fn is_about_login(error: &tokio_postgres::Error) -> bool {
+    matches!(error.code().map_or("", SqlState::code), "28P01" | "28000")
+}
+
 /// Only the first words are ours; what the server said is the source.
 fn advice_on_refusal(error: &tokio_postgres::Error) -> &'static str {
     match error.code().map_or("", |state| state.code()) {
@@ -154,7 +183,9 @@ fn advice_on_refusal(error: &tokio_postgres::Error) -> &'static str {
         "57P03" => "the server is starting up, shutting down or recovering; try again",
         "" => match classify(error) {
             ErrorKind::Denied => "the server's way to log in is not supported, or not what channel_binding demands",
-            ErrorKind::Misconfigured => "the server asks for a password; give one",
+            ErrorKind::Misconfigured => {
+                "the server asks for a password; give one in the url, by password_file or by password_callback"
+            }
             ErrorKind::Unavailable => "the server broke off; try again, and see its log",
             _ => "it does not answer as PostgreSQL does; check host and port",
         },

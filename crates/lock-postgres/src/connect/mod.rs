@@ -1,6 +1,8 @@
 //! Opens one connection to PostgreSQL over a socket of our own, from a connection string, within a time.
 
+mod driver;
 mod failure;
+mod password;
 mod socket;
 mod string;
 mod syntax;
@@ -11,7 +13,6 @@ mod tests;
 
 use std::{
     fmt,
-    future::Future,
     net::IpAddr,
     pin::Pin,
     sync::atomic::{AtomicBool, Ordering},
@@ -31,7 +32,9 @@ use tokio_postgres::{
 };
 
 pub(crate) use self::{
+    driver::Driver,
     failure::ConnectError,
+    password::{PasswordCallback, PasswordFile, PasswordSource},
     socket::SocketHandle,
     string::{ConnectionString, Target},
 };
@@ -55,14 +58,16 @@ const SSL_REQUEST: [u8; 8] = [0, 0, 0, 8, 0x04, 0xd2, 0x16, 0x2f];
 #[derive(Clone)]
 pub(crate) struct Connector {
     targets: Vec<Target>,
-    /// For the driver; holds the password.
+    /// For the driver; holds the password of the string.
     driver: tokio_postgres::Config,
+    /// What gives the password for each attempt, if the string has none.
+    password: Option<PasswordSource>,
     tls: Tls,
     connect_timeout: Duration,
 }
 
 /// The driver's side of a connection: it must be polled for anything to happen, and ends with the connection.
-pub(crate) type Driven = Pin<Box<dyn Future<Output = Result<(), tokio_postgres::Error>> + Send>>;
+pub(crate) type Driven = Pin<Box<dyn Driver>>;
 
 /// A connection that is ready for statements once `connection` is polled.
 pub(crate) struct Opened {
@@ -75,8 +80,12 @@ pub(crate) struct Opened {
 }
 
 impl Connector {
-    /// Reads the files that the string names; they are not read again.
-    pub(crate) fn new(string: ConnectionString) -> Result<Self, InvalidInput> {
+    /// Reads the files that the string names; they are not read again. The password's source is asked at each attempt.
+    pub(crate) fn new(string: ConnectionString, password: Option<PasswordSource>) -> Result<Self, InvalidInput> {
+        if let (Some(_), Some(source)) = (&string.password, &password) {
+            let value = format_args!("in the url and by {}", source.name());
+            return Err(InvalidInput::new("password", value, "must come from one source: leave the other out"));
+        }
         let tls = Tls::new(&string.tls)?;
         let mut driver = tokio_postgres::Config::new();
         driver.user(string.user).channel_binding(string.channel_binding);
@@ -91,7 +100,7 @@ impl Connector {
             driver.options(options);
         }
         let connect_timeout = string.connect_timeout.unwrap_or(CONNECT_TIMEOUT);
-        Ok(Self { targets: string.targets, driver, tls, connect_timeout })
+        Ok(Self { targets: string.targets, driver, password, tls, connect_timeout })
     }
 
     /// The servers, in the order to try them. Which of them accepts locks is for the caller to ask.
@@ -105,13 +114,19 @@ impl Connector {
     pub(crate) async fn open(&self, target: &Target, within: Duration) -> Result<Opened, ConnectError> {
         let within = within.min(self.connect_timeout);
         let deadline = Instant::now() + within;
-        let mut stage = Stage::Reaching;
+        let mut stage = Stage::Password;
         let opened = timeout_at(deadline, self.open_before(target, deadline, &mut stage)).await;
         let outcome = opened.unwrap_or(Err(Reason::Timeout { stage, within }));
-        outcome.map_err(|reason| ConnectError::new(target, self.tls.mode, reason))
+        outcome.map_err(|reason| ConnectError::new(target, self.tls.mode, self.password.as_ref(), reason))
     }
 
     async fn open_before(&self, target: &Target, deadline: Instant, stage: &mut Stage) -> Result<Opened, Reason> {
+        let mut driver = self.driver.clone();
+        // Before the server has a session to keep for us.
+        if let Some(source) = &self.password {
+            driver.password(source.fetch().await.map_err(Reason::Password)?);
+        }
+        *stage = Stage::Reaching;
         let mut socket = Socket::open(target, deadline).await.map_err(|unreached| match unreached {
             Unreached::Connect(error) => Reason::Connect(error),
             Unreached::Resolve(error) => Reason::Resolve(error),
@@ -121,7 +136,6 @@ impl Connector {
         let opened = |client, connection| Opened { client, connection, socket: handle, target: target.to_string() };
 
         *stage = Stage::Negotiating;
-        let mut driver = self.driver.clone();
         if let Some((mut maker, host)) = self.offer_tls(target, &mut socket).await? {
             // The request is answered, so the driver's handshake comes directly.
             driver.ssl_mode(SslMode::Require).ssl_negotiation(SslNegotiation::Direct);
@@ -170,6 +184,7 @@ impl fmt::Debug for Connector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Connector")
             .field("targets", &self.targets)
+            .field("password", &self.password)
             .field("tls", &self.tls.mode)
             .field("connect_timeout", &self.connect_timeout)
             .finish_non_exhaustive()

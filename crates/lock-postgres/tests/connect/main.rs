@@ -3,6 +3,7 @@
 
 mod certificates;
 mod login;
+mod password;
 mod tls;
 
 use std::{future::Future, time::Duration};
@@ -18,7 +19,8 @@ const AMPLE: Duration = Duration::from_secs(20);
 
 fn main() {
     let arguments = Arguments::from_args();
-    libtest_mimic::run(&arguments, login::trials().into_iter().chain(tls::trials()).collect()).exit();
+    let trials = [login::trials(), password::trials(), tls::trials()].into_iter().flatten().collect();
+    libtest_mimic::run(&arguments, trials).exit();
 }
 
 /// A trial on a cluster of its own.
@@ -45,9 +47,9 @@ async fn open(text: &str) -> Result<PostgresLocker, Error> {
 async fn seen(admin: &Client) -> String {
     let query = "SELECT pg_catalog.concat_ws(' ', usename, datname, client_addr, application_name, ssl)
         FROM pg_catalog.pg_stat_activity JOIN pg_catalog.pg_stat_ssl USING (pid)
-        WHERE backend_type = 'client backend' AND pid <> pg_catalog.pg_backend_pid()
-            AND application_name <> 'lock-testkit'";
-    let rows = admin.query(query, &[]).await.unwrap();
+        WHERE backend_type = 'client backend' AND application_name <> $1";
+    // Those that the kit has dropped can still be there, beside this one.
+    let rows = admin.query(query, &[&lock_testkit::APPLICATION_NAME]).await.unwrap();
     let sessions: Vec<String> = rows.iter().map(|row| row.get(0)).collect();
     sessions.join(", ")
 }

@@ -4,6 +4,7 @@
 use std::{
     fmt::{self, Write},
     net::TcpListener,
+    os::unix::fs::PermissionsExt,
     sync::{Mutex, PoisonError},
     time::Duration,
 };
@@ -278,8 +279,31 @@ async fn unreachable(server: Server) {
 async fn wrong_password(cluster: Cluster, server: Server) {
     let admin = cluster.admin().await.unwrap();
     admin.batch_execute("CREATE ROLE app LOGIN PASSWORD 'right'").await.unwrap();
-    let url = format!("postgres://app:{CANARY}@127.0.0.1:{}/postgres", cluster.port());
-    let (locker, scoped) = (PostgresLocker::from_url(&url).unwrap(), PostgresScopedLocker::from_url(&url).unwrap());
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), CANARY).unwrap();
+    // So that something is logged of it.
+    std::fs::set_permissions(file.path(), std::fs::Permissions::from_mode(0o644)).unwrap();
+    let url =
+        |login: &str| PostgresConfig::from_url(format!("postgres://{login}@127.0.0.1:{}/postgres", cluster.port()));
+    for (config, source) in [
+        (url(&format!("app:{CANARY}")), "url: Some("),
+        (url("app").with_password_file(file.path()), "password_file: Some("),
+        (
+            url("app").with_password_callback(|| async { Ok::<_, std::io::Error>(CANARY.to_owned()) }),
+            "password_callback: Some(",
+        ),
+    ] {
+        wrong_password_from(&config).await;
+        let shown = format!("{config:?} {config:#?}");
+        assert!(!shown.contains(CANARY) && shown.contains(source), "{shown}");
+    }
+    assert!(log().contains(file.path().to_str().unwrap()), "nothing was logged of the file that others can read");
+    assert!(!log().contains(CANARY) && !cluster.log().contains(CANARY));
+    drop(server);
+}
+
+async fn wrong_password_from(config: &PostgresConfig) {
+    let (locker, scoped) = (PostgresLocker::new(config).unwrap(), PostgresScopedLocker::new(config).unwrap());
     let errors = [
         locker.ping().await.unwrap_err(),
         locker.try_acquire("k", Ttl::UNTIL_RELEASED).await.unwrap_err(),
@@ -296,9 +320,8 @@ async fn wrong_password(cluster: Cluster, server: Server) {
         assert!(!error.is_retryable());
         never_shows_the_secret(&error);
     }
-    let shown = format!("{locker:?} {scoped:?} {}", locker.guarantees());
-    assert!(!shown.contains(CANARY) && !log().contains(CANARY) && !cluster.log().contains(CANARY));
-    drop(server);
+    let shown = format!("{locker} {locker:?} {locker:#?} {scoped} {scoped:?} {scoped:#?} {}", locker.guarantees());
+    assert!(!shown.contains(CANARY), "{shown}");
 }
 
 async fn in_recovery(cluster: Cluster, server: Server) {

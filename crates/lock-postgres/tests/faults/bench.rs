@@ -7,7 +7,7 @@ use libtest_mimic::{Failed, Trial};
 use lock_postgres::{PostgresConfig, PostgresLocker, PostgresScopedLocker};
 use lock_testkit::{
     Cluster, Observer, Proxy, StallProbe,
-    observe::AdvisoryLock,
+    observe::{AdvisoryLock, Session},
     postgres::{Builder, StartError},
     requirement,
     stall::Mark,
@@ -132,6 +132,22 @@ impl Server {
         self.observer.key_locks().await.unwrap()
     }
 
+    /// Sessions of clients but for those that keep house for a locker, of which each locker has one beside its pool at most.
+    pub(crate) async fn pooled(&self) -> Vec<Session> {
+        let (house, pooled): (Vec<_>, Vec<_>) = self.sessions().await.into_iter().partition(is_housekeeping);
+        assert!(house.len() <= 2, "more than one for each of two lockers: {house:?}");
+        pooled
+    }
+
+    /// Backends of the sessions that keep house.
+    pub(crate) async fn housekeepers(&self) -> Vec<i32> {
+        self.sessions().await.iter().filter(|session| is_housekeeping(session)).map(|session| session.pid).collect()
+    }
+
+    async fn sessions(&self) -> Vec<Session> {
+        self.observer.sessions().await.unwrap()
+    }
+
     /// The backend of the only holder.
     pub(crate) async fn holder(&self) -> i32 {
         let locks = self.locks().await;
@@ -183,6 +199,10 @@ impl Server {
     pub(crate) async fn quiet(&self) {
         self.observer.quiet(AMPLE).await.unwrap();
     }
+}
+
+fn is_housekeeping(session: &Session) -> bool {
+    session.application_name.as_deref().is_some_and(|name| name.ends_with(" housekeeping"))
 }
 
 /// h 200 ms, tau 500 ms, T 2 s, hence T_w 1 s.

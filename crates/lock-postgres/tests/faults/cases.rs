@@ -4,21 +4,31 @@ use std::{sync::Arc, time::Duration};
 
 use distributed_lock::{Backend, Contention, ErrorKind, LockerExt, LossCause, Release, ScopedLockerExt, Ttl, Wait};
 use libtest_mimic::Trial;
-use lock_postgres::PostgresLocker;
-use lock_testkit::{proxy::Flow, wait_until};
-use tokio::time::{sleep, timeout};
+use lock_postgres::{PostgresLocker, PostgresScopedLocker};
+use lock_testkit::{Proxy, proxy::Flow, wait_until};
+use tokio::time::{Instant, sleep, timeout};
 
-use crate::bench::{AMPLE, SHORT_TTL, Server, Watch, contention, ms, shortened, trial};
+use crate::bench::{AMPLE, CHECK_INTERVAL, SHORT_TTL, Server, Watch, contention, ms, shortened, trial};
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("cases::case_13_view_of_a_hold_is_over_before_the_unlock_is_sent", view_is_over_first),
-        trial("cases::case_13_lock_is_kept_while_a_lost_body_still_runs_elsewhere", body_outlives_its_run),
+        trial("cases::case_13_view_that_outlives_its_run_is_over_before_another_gets_in", body_outlives_its_run),
         trial("cases::case_17_lease_of_a_waiter_starts_at_its_grant", lease_starts_at_the_grant),
         trial("cases::case_18_release_after_the_end_touches_nobody_else", late_release),
         trial("cases::case_18_release_after_closing_says_closed", release_after_closing),
         trial("cases::case_23_scoped_lock_lives_in_a_transaction_of_its_own", in_a_transaction),
         trial("cases::case_38_server_probes_a_silent_client", keepalives),
+        trial("cases::case_38_packets_lost_for_a_moment_lose_no_hold", lossy_network),
+        trial("cases::case_38_transaction_over_a_half_open_connection_gives_its_key_up", |server| {
+            half_open(server, |proxy| proxy.both(Flow::Drop))
+        }),
+        trial("cases::case_38_transaction_whose_requests_are_lost_gives_its_key_up", |server| {
+            half_open(server, |proxy| proxy.up(Flow::Drop))
+        }),
+        trial("cases::case_38_transaction_whose_answers_are_lost_gives_its_key_up", |server| {
+            half_open(server, |proxy| proxy.down(Flow::Drop))
+        }),
         trial("cases::case_52_nothing_queues_behind_a_stuck_connection", stuck_connection),
         trial("cases::case_59_holders_are_told_apart_over_the_whole_range_of_keys", key_range),
     ]
@@ -160,6 +170,71 @@ async fn keepalives(server: Server) {
     });
     assert_eq!(run.await.unwrap().acquired().unwrap().unwrap(), "5 2 3");
     locker.close().await.unwrap();
+    server.quiet().await;
+}
+
+/// Packets that are lost on the way come late and in order, since TCP repeats them. The proxy does as much, in one direction after the
+/// other: the kernels that run this test need not have `netem`, which loses real ones.
+async fn lossy_network(server: Server) {
+    let (proxy, config) = server.proxy();
+    // A request and its answer can each be late once: 400 ms of a second.
+    let locker = PostgresLocker::new(&shortened(config).with_query_timeout(ms(1_000))).unwrap();
+    let guard = locker.acquire("k", Ttl::UNTIL_RELEASED).await.unwrap();
+    let rival = server.rival("k", &guard.hold()).await;
+    proxy.reset_counts();
+    let (start, mut rounds) = (Instant::now(), 0);
+    // No heartbeat of before is left to live on.
+    while start.elapsed() < SHORT_TTL * 2 {
+        for lose in [Proxy::up as fn(&Proxy, Flow), Proxy::down] {
+            lose(&proxy, Flow::Hold);
+            // Each time another part of a heartbeat's way.
+            sleep(ms(200 - rounds % 7 * 25)).await;
+            lose(&proxy, Flow::Pass);
+            sleep(ms(rounds % 5 * 10)).await;
+            guard.ensure_valid().unwrap();
+            rounds += 1;
+        }
+    }
+    assert!(proxy.counts().frontend(b'B') > 5, "no heartbeats went over the network: {:?}", proxy.counts());
+    assert!(rival.is_waiting());
+    guard.release().await.unwrap().exclusive().unwrap();
+    let (rival, _) = rival.granted().await;
+    rival.release().await.unwrap().exclusive().unwrap();
+    locker.close().await.unwrap();
+    server.quiet().await;
+}
+
+/// As when a cable is pulled, or one direction of a way is lost: no end is seen. The server frees the key by its own timer, and
+/// nothing that the body did is kept. Ownership is proven before the commit is sent, so no run is left in doubt.
+async fn half_open(server: Server, switch: fn(&Proxy)) {
+    let admin = server.admin().await;
+    admin.batch_execute("CREATE TABLE public.written (n int4)").await.unwrap();
+    let (proxy, config) = server.proxy();
+    let (locker, next) = (PostgresScopedLocker::new(&shortened(config)).unwrap(), server.locker());
+    let proxy = Arc::new(proxy);
+    let switched = Arc::clone(&proxy);
+    let run = locker.with_transaction("k", Wait::Forever, move |tx| {
+        Box::pin(async move {
+            tx.batch_execute("INSERT INTO public.written VALUES (1)").await?;
+            let watch = Watch::start();
+            switch(&switched);
+            // What it sends meanwhile is lost, or its answer is.
+            let again = timeout(ms(200), tx.batch_execute("INSERT INTO public.written VALUES (2)")).await;
+            assert!(!matches!(again, Ok(Ok(()))), "the connection is whole");
+            let next = timeout(AMPLE, next.acquire("k", Ttl::UNTIL_RELEASED)).await;
+            let guard = next.expect("its key is never free").unwrap();
+            watch.within(SHORT_TTL + CHECK_INTERVAL, "the key of a half-open transaction is free");
+            Ok::<_, tokio_postgres::Error>(guard)
+        })
+    });
+    let failed = timeout(AMPLE, run).await.expect("a run over a half-open connection hangs").unwrap_err();
+    assert_eq!(failed.error.kind(), ErrorKind::Lost, "{:?}", failed.error);
+    let guard = failed.value.unwrap().unwrap();
+    let rows = admin.query("SELECT n FROM public.written", &[]).await.unwrap();
+    assert_eq!(rows.len(), 0, "it was written without the lock");
+    guard.ensure_valid().unwrap();
+    guard.release().await.unwrap().exclusive().unwrap();
+    drop((locker, proxy));
     server.quiet().await;
 }
 

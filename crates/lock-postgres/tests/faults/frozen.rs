@@ -17,7 +17,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tokio::{
     runtime::Runtime,
     task::block_in_place,
-    time::{sleep, sleep_until},
+    time::{sleep, sleep_until, timeout},
 };
 
 use crate::bench::{AMPLE, Rival, SHORT_CUT_WAITER, SHORT_TTL, Server, Watch, ms, shortened, trial, with_short_waits};
@@ -25,6 +25,10 @@ use crate::bench::{AMPLE, Rival, SHORT_CUT_WAITER, SHORT_TTL, Server, Watch, ms,
 const URL: &str = "LOCK_TEST_HOLDER_URL";
 const TTL: &str = "LOCK_TEST_HOLDER_TTL_MS";
 const WAITS: &str = "LOCK_TEST_HOLDER_WAITS";
+const EXITS: &str = "LOCK_TEST_HOLDER_EXITS";
+
+/// The exit code of a holder that left by `process::exit`, so that nothing else is taken for it.
+const LEFT: i32 = 36;
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
@@ -34,6 +38,10 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("frozen::ttl_after_a_late_heartbeat_is_freed_in_time", |server| with_ttl(server, ms(1_450))),
         trial("frozen::case_16_short_freeze_loses_nothing", short_freeze),
         trial("frozen::killed_holder_frees_the_key_at_once", killed),
+        trial("frozen::case_36_sigterm_frees_the_key_at_once", |server| terminated(server, Holder::start, None)),
+        trial("frozen::case_36_exit_on_sigterm_without_destructors_frees_the_key_at_once", |server| {
+            terminated(server, Holder::exiting, Some(LEFT))
+        }),
         trial("frozen::waiter_does_not_block_those_behind_it_and_does_not_wake_as_a_holder", waiter),
     ]
 }
@@ -44,6 +52,9 @@ pub(crate) fn holder() -> Option<ExitCode> {
     let ttl = env::var(TTL).unwrap().parse().map(Duration::from_millis).unwrap();
     let ttl = if ttl.is_zero() { Ttl::UNTIL_RELEASED } else { Ttl::new(ttl).unwrap() };
     let runtime = Runtime::new().unwrap();
+    if env::var_os(EXITS).is_some() {
+        exit_on_sigterm(&runtime);
+    }
     let guard = runtime.block_on(async {
         let config = PostgresConfig::from_url(url);
         let config = if env::var_os(WAITS).is_some() { with_short_waits(config) } else { shortened(config) };
@@ -70,6 +81,16 @@ pub(crate) fn holder() -> Option<ExitCode> {
     Some(ExitCode::SUCCESS)
 }
 
+/// As a program does whose shutdown knows nothing of locks: no future is dropped, no destructor runs.
+fn exit_on_sigterm(runtime: &Runtime) {
+    let _entered = runtime.enter();
+    let mut signals = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()).unwrap();
+    runtime.spawn(async move {
+        signals.recv().await;
+        std::process::exit(LEFT);
+    });
+}
+
 struct Holder {
     process: std::process::Child,
     answers: BufReader<std::process::ChildStdout>,
@@ -82,6 +103,10 @@ impl Holder {
 
     fn waiting(server: &Server) -> Self {
         Self::spawn(server, Duration::ZERO, |command| command.env(WAITS, "1"))
+    }
+
+    fn exiting(server: &Server, ttl: Duration) -> Self {
+        Self::spawn(server, ttl, |command| command.env(EXITS, "1"))
     }
 
     fn spawn(server: &Server, ttl: Duration, with: fn(&mut Command) -> &mut Command) -> Self {
@@ -197,6 +222,25 @@ async fn killed(server: Server) {
     let (guard, at) = rival.granted().await;
     watch.at_within(at, ms(100), "a killed holder's key is free");
     guard.release().await.unwrap().exclusive().unwrap();
+    server.quiet().await;
+}
+
+/// `code` is the exit code that it must leave; `None` if the signal itself ends it.
+async fn terminated(server: Server, start: fn(&Server, Duration) -> Holder, code: Option<i32>) {
+    // Until released, and with a TTL that would keep the key far longer than the bound.
+    for ttl in [Duration::ZERO, Duration::from_secs(60)] {
+        let mut holder = start(&server, ttl);
+        assert_eq!(holder.answer(), "held true");
+        let rival = server.rival_of_another_process("k").await;
+        let watch = Watch::start();
+        holder.signal(Signal::TERM);
+        let (guard, at) = timeout(AMPLE, rival.granted()).await.expect("its key is never free");
+        watch.at_within(at, ms(100), "the key of a holder that got SIGTERM is free");
+        let status = block_in_place(|| holder.process.wait()).unwrap();
+        assert_eq!(status.code(), code, "{status}");
+        assert_eq!(holder.answer(), "", "it said something in place of leaving");
+        guard.release().await.unwrap().exclusive().unwrap();
+    }
     server.quiet().await;
 }
 

@@ -8,16 +8,19 @@ mod cases;
 mod deadlines;
 mod dropping;
 mod frozen;
+mod inspect;
 mod intruder;
 mod leftovers;
 mod loss;
 mod meddling;
+mod neglected;
 mod overloads;
 mod pool;
 mod scoped;
 mod settings;
 mod silence;
 mod transaction;
+mod watchdog;
 mod wire;
 
 use std::process::ExitCode;
@@ -32,8 +35,9 @@ fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     // They wait for timers far more than they work.
     arguments.test_threads.get_or_insert(6);
-    let themes: [fn() -> Vec<Trial>; 15] = [
+    let themes: [fn() -> Vec<Trial>; 18] = [
         loss::trials,
+        neglected::trials,
         frozen::trials,
         dropping::trials,
         pool::trials,
@@ -48,6 +52,8 @@ fn main() -> ExitCode {
         wire::trials,
         silence::trials,
         cases::trials,
+        inspect::trials,
+        watchdog::trials,
     ];
     libtest_mimic::run(&arguments, themes.iter().flat_map(|trials| trials()).collect()).exit_code()
 }

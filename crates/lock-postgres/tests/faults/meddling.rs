@@ -16,7 +16,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("meddling::case_32_unlock_of_everything_behind_its_back_is_a_loss", unlocked_behind_its_back),
         trial("meddling::case_32_release_that_finds_nothing_is_a_loss", release_finds_nothing),
-        trial("meddling::case_32_session_that_still_has_the_key_after_a_release_is_not_kept", held_twice),
+        trial("meddling::case_32_session_that_still_has_the_key_after_a_release_ends_with_its_idle_limit", held_twice),
         trial("meddling::case_33_what_a_transaction_leaves_in_its_session_reaches_nobody", tainted_session),
     ]
 }

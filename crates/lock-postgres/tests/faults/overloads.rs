@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use distributed_lock::{Backend, Contention, Fencing, LockerExt, ScopedLockerExt, ScopedOptions, Ttl, Wait};
+use distributed_lock::{
+    Backend, Contention, Fencing, Inspect, LockKey, LockerExt, ScopedLockerExt, ScopedOptions, Ttl, Wait,
+};
 use libtest_mimic::Trial;
 use lock_postgres::{PostgresConfig, PostgresLocker, PostgresScopedLocker};
 use lock_testkit::wait_until;
@@ -34,6 +36,12 @@ const LOOK_ALIKES: &str = "
     CREATE FUNCTION public.concat_ws(text, text, pg_lsn, xid8) RETURNS text LANGUAGE sql
         AS 'SELECT ''000000010000000000000001 0/28 3''::text';
     CREATE FUNCTION public.count() RETURNS int8 LANGUAGE sql AS 'SELECT 0::int8';
+    CREATE FUNCTION public.pg_stat_get_activity(int4, OUT pid int4, OUT backend_start timestamptz, OUT state_change timestamptz)
+        RETURNS SETOF record LANGUAGE sql AS 'SELECT 1, pg_catalog.now(), pg_catalog.now()';
+    CREATE FUNCTION public.pg_terminate_backend(int4) RETURNS bool LANGUAGE sql AS 'SELECT true';
+    CREATE FUNCTION public.pg_notify(text, text) RETURNS text LANGUAGE sql AS 'SELECT ''''::text';
+    CREATE FUNCTION public.host(inet) RETURNS text LANGUAGE sql AS 'SELECT ''elsewhere''::text';
+    CREATE FUNCTION public.make_interval(secs float8) RETURNS interval LANGUAGE sql AS 'SELECT ''0''::interval';
     CREATE VIEW public.pg_locks AS SELECT 'none'::text AS locktype, 0 AS pid WHERE false;
     GRANT SELECT ON public.pg_locks TO PUBLIC;
     CREATE FUNCTION public.always(int4, int4) RETURNS bool LANGUAGE sql AS 'SELECT true';
@@ -50,6 +58,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("overloads::case_08_look_alikes_deceive_a_careless_session", careless),
         trial("overloads::case_08_session_locker_is_not_deceived", |server| session(server, "evil_session")),
         trial("overloads::case_08_scoped_locker_is_not_deceived", |server| scoped(server, "evil_scoped")),
+        trial("overloads::case_08_operator_and_watchdog_are_not_deceived", |server| inspect(server, "evil_inspect")),
     ]
 }
 
@@ -149,5 +158,37 @@ async fn scoped(server: Server, role: &str) {
     for locker in lockers {
         locker.close().await.unwrap();
     }
+    server.quiet().await;
+}
+
+async fn inspect(server: Server, role: &str) {
+    let config = shortened(PostgresConfig::from_url(deceived(&server, role).await)).with_hand_over(true);
+    let [locker, other] = [PostgresLocker::new(&config).unwrap(), PostgresLocker::new(&config).unwrap()];
+    let key = LockKey::new("k").unwrap();
+    let guard = locker.acquire("k", Ttl::UNTIL_RELEASED).await.unwrap();
+    let holders = other.holders(&key).await.unwrap();
+    assert!(holders[0].session.as_str().starts_with(&format!("{}.", server.holder().await)), "{holders:?}");
+    assert_eq!((holders.len(), holders[0].host.as_deref()), (1, Some("127.0.0.1")));
+    let asked = wait_until(AMPLE, "the holder is asked", async || {
+        assert!(other.request_step_down(&key).await.unwrap());
+        timeout(ms(20), async { guard.hold().step_down_requested().await }).await.is_ok()
+    });
+    asked.await.unwrap();
+    // Through some rounds of the watchdog.
+    let waited = other.acquire_within("k", Ttl::UNTIL_RELEASED, SHORT_TTL).await.unwrap();
+    assert_eq!(contention(waited), Contention::WaitElapsed);
+    let waiting = other.acquire("k", Ttl::UNTIL_RELEASED);
+    let ended = async {
+        server.waiters(1).await;
+        assert_eq!(locker.waiters(&key).await.unwrap().len(), 1);
+        guard.ensure_valid().unwrap();
+        assert!(other.end_holder(&key, &holders[0]).await.unwrap());
+        guard.lost().await
+    };
+    let (next, loss) = tokio::join!(timeout(AMPLE, waiting), timeout(AMPLE, ended));
+    assert_eq!(loss.unwrap().cause(), distributed_lock::LossCause::SessionEnded);
+    next.unwrap().unwrap().release().await.unwrap().exclusive().unwrap();
+    locker.close().await.unwrap();
+    other.close().await.unwrap();
     server.quiet().await;
 }

@@ -85,7 +85,8 @@ async fn ping_while_saturated(server: Server) {
 const PLACES: usize = 4;
 
 async fn cancelled_waits(server: Server) {
-    let config = server.short().with_pool_size(PLACES).with_conn_wait_timeout(Duration::from_secs(30));
+    let config =
+        server.short().with_pool_size(PLACES).with_watchdog(false).with_conn_wait_timeout(Duration::from_secs(30));
     let (locker, detector) = (Arc::new(PostgresLocker::new(&config).unwrap()), Detector::in_memory());
     give_up(&server, &detector, |name| {
         let (locker, detector) = (Arc::clone(&locker), detector.clone());
@@ -103,7 +104,8 @@ async fn cancelled_waits(server: Server) {
 }
 
 async fn cancelled_scoped_waits(server: Server) {
-    let config = server.short().with_pool_size(PLACES).with_conn_wait_timeout(Duration::from_secs(30));
+    let config =
+        server.short().with_pool_size(PLACES).with_watchdog(false).with_conn_wait_timeout(Duration::from_secs(30));
     let (locker, detector) = (Arc::new(PostgresScopedLocker::new(&config).unwrap()), Detector::in_memory());
     give_up(&server, &detector, |name| {
         let (locker, detector) = (Arc::clone(&locker), detector.clone());
@@ -128,7 +130,8 @@ where
     F: Future<Output = ()> + Send + 'static,
 {
     const OTHERS: usize = 1;
-    let other = server.locker();
+    // Nobody keeps house here, since such a session cannot be told from another one while it starts.
+    let other = PostgresLocker::new(&server.config().with_watchdog(false)).unwrap();
     let compete = async {
         loop {
             let guard = other.acquire("k", Ttl::UNTIL_RELEASED).await.unwrap();
@@ -141,7 +144,7 @@ where
     let (most, waited) = (Cell::new(0), RefCell::new(BTreeSet::new()));
     let sample = async {
         loop {
-            let sessions = server.observer.sessions().await.unwrap();
+            let sessions = server.pooled().await;
             assert!(sessions.len() <= PLACES + OTHERS, "{} sessions: {sessions:?}", sessions.len());
             most.set(most.get().max(sessions.len()));
             let queued = |session: &&Session| session.wait_event.as_deref() == Some("advisory");
@@ -270,14 +273,13 @@ async fn ended_in_the_pool(server: Server) {
             .unwrap();
         // One that ends can be seen for a moment more.
         let mut pid = 0;
-        let one =
-            wait_until(AMPLE, "there is one session", async || match &server.observer.sessions().await.unwrap()[..] {
-                [session] => {
-                    pid = session.pid;
-                    true
-                }
-                _ => false,
-            });
+        let one = wait_until(AMPLE, "there is one session", async || match &server.pooled().await[..] {
+            [session] => {
+                pid = session.pid;
+                true
+            }
+            _ => false,
+        });
         one.await.unwrap();
         match round {
             0 => assert!(server.observer.terminate(pid).await.unwrap()),

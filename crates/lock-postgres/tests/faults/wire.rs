@@ -30,7 +30,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 
 async fn statements(server: Server) {
     let recorder = Recorder::start(&server).await;
-    let config = || shortened(lock_postgres::PostgresConfig::from_url(recorder.url(&server)));
+    let config = || shortened(lock_postgres::PostgresConfig::from_url(recorder.url(&server))).with_hand_over(true);
     let (ours, theirs) = (PostgresLocker::new(&config()).unwrap(), PostgresLocker::new(&config()).unwrap());
     let scoped = PostgresScopedLocker::new(&config()).unwrap();
 
@@ -60,6 +60,8 @@ async fn statements(server: Server) {
     assert!(matches!(ran.unwrap(), Attempt::Acquired(Ok(1))));
     released.unwrap().exclusive().unwrap();
 
+    let house = async || recorder.housekeeping().iter().any(|text| text.contains("listen "));
+    wait_until(AMPLE, "a session that keeps house listens", house).await.unwrap();
     let faults = recorder.faults();
     assert!(faults.is_empty(), "{faults:#?}");
     assert!(recorder.statements() > 20, "the recorder saw too little to say anything");
@@ -138,11 +140,21 @@ impl Recorder {
         self.units().len()
     }
 
-    /// What was sent, cut after each `Sync` and each simple query; the last of a connection may have no end.
+    /// All that sessions sent that keep house, each as text.
+    fn housekeeping(&self) -> Vec<String> {
+        let sent = self.sent.lock().unwrap();
+        let streams = sent.iter().filter(|stream| keeps_house(stream));
+        streams.map(|stream| String::from_utf8_lossy(stream).to_lowercase()).collect()
+    }
+
+    /// What all others sent, cut after each `Sync` and each simple query; the last of a connection may have no end.
     fn units(&self) -> Vec<(Vec<u8>, bool)> {
         let sent = self.sent.lock().unwrap();
         let mut units = Vec::new();
         for stream in sent.iter() {
+            if keeps_house(stream) {
+                continue;
+            }
             let Some(start) = stream.first_chunk::<4>() else { continue };
             let mut rest = stream.get(u32::from_be_bytes(*start) as usize..).unwrap_or_default();
             let mut unit = Vec::new();
@@ -164,6 +176,12 @@ impl Recorder {
 
     fn faults(&self) -> Vec<String> {
         let mut faults = Vec::new();
+        // They may listen and ask at length because they own nothing.
+        for text in self.housekeeping() {
+            if text.contains("advisory_lock(") || text.contains("advisory_xact_lock(") {
+                faults.push(format!("takes locks beside its housekeeping: {text:?}"));
+            }
+        }
         for (unit, ended) in self.units() {
             let text = String::from_utf8_lossy(&unit).to_lowercase();
             if !ended {
@@ -184,6 +202,12 @@ impl Recorder {
         }
         faults
     }
+}
+
+/// By the name in its start-up message.
+fn keeps_house(stream: &[u8]) -> bool {
+    let name = b"distributed-lock housekeeping\0";
+    stream.windows(name.len()).any(|window| window == name)
 }
 
 fn kinds(unit: &[u8]) -> Vec<u8> {

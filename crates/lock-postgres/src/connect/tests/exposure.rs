@@ -1,17 +1,7 @@
 //! The warning about plaintext.
 
-use std::{
-    fmt::{Debug, Write},
-    sync::{Arc, Mutex},
-};
-
-use tracing::{
-    Event, Metadata, Subscriber,
-    field::{Field, Visit},
-    span::{Attributes, Id, Record},
-};
-
 use super::super::{ConnectionString, leaves_the_machine, warn_of_plaintext};
+use crate::logged::Log;
 
 #[test]
 fn only_loopback_stays_on_the_machine() {
@@ -39,44 +29,8 @@ fn plaintext_warns_once_without_secrets() {
             warn_of_plaintext(&parsed.targets[0]);
         }
     });
-    let lines = log.0.lock().unwrap().clone();
+    let lines = log.lines();
     assert_eq!(lines.len(), 1, "{lines:?}");
     assert!(lines[0].starts_with("WARN") && lines[0].contains("db.example:5432"), "{lines:?}");
     assert!(!lines[0].contains("canary"), "{lines:?}");
-}
-
-/// Keeps each event as one line.
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<String>>>);
-
-struct Line(String);
-
-impl Visit for Line {
-    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
-        write!(self.0, " {field}={value:?}").unwrap();
-    }
-}
-
-impl Subscriber for Log {
-    fn enabled(&self, _: &Metadata<'_>) -> bool {
-        true
-    }
-
-    fn new_span(&self, _: &Attributes<'_>) -> Id {
-        Id::from_u64(1)
-    }
-
-    fn record(&self, _: &Id, _: &Record<'_>) {}
-
-    fn record_follows_from(&self, _: &Id, _: &Id) {}
-
-    fn event(&self, event: &Event<'_>) {
-        let mut line = Line(event.metadata().level().to_string());
-        event.record(&mut line);
-        self.0.lock().unwrap().push(line.0);
-    }
-
-    fn enter(&self, _: &Id) {}
-
-    fn exit(&self, _: &Id) {}
 }

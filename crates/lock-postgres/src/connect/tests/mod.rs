@@ -1,6 +1,7 @@
 //! The module's own tests. Those against a real server are in the crate's `tests` folder.
 
 mod exposure;
+mod password;
 mod peers;
 mod socket;
 mod string;
@@ -16,7 +17,7 @@ const AMPLE: Duration = Duration::from_secs(10);
 
 /// Opens a connection to the first server of the string.
 async fn open(text: &str, within: Duration) -> Result<Opened, Error> {
-    let connector = Connector::new(text.parse()?)?;
+    let connector = Connector::new(text.parse()?, None)?;
     let target = connector.hosts().next().expect("a string has at least one host");
     Ok(connector.open(target, within).await?)
 }

@@ -84,7 +84,7 @@ fn name_that_no_certificate_holds_is_replaced_where_names_do_not_count() {
 
 #[test]
 fn making_a_connector_installs_no_crypto_provider() {
-    let connector = super::Connector::new("user=u sslmode=require".parse().unwrap()).unwrap();
+    let connector = super::Connector::new("user=u sslmode=require".parse().unwrap(), None).unwrap();
     assert!(connector.tls.maker.is_some());
     assert!(rustls::crypto::CryptoProvider::get_default().is_none());
 }

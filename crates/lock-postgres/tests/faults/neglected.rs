@@ -1,0 +1,102 @@
+//! Futures and runtimes that nobody polls for a while.
+
+use std::{
+    future::Future,
+    pin::{Pin, pin},
+    sync::Arc,
+    task::{Context, Poll, Waker},
+};
+
+use distributed_lock::{Backend, Contention, ErrorKind, LockerExt, Ttl};
+use libtest_mimic::{Failed, Trial};
+use lock_postgres::PostgresLocker;
+use lock_testkit::{Cluster, requirement, wait_until};
+use tokio::{
+    runtime::{Builder, Runtime},
+    time::timeout,
+};
+
+use crate::bench::{AMPLE, SHORT_TTL, Server, contention, shortened, trial};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    let on_cluster = |name: &'static str, test: fn(&Cluster)| {
+        requirement::trial(name, Cluster::shared, move |cluster| {
+            test(cluster);
+            Ok::<_, Failed>(())
+        })
+    };
+    vec![
+        trial("neglected::grant_that_is_read_when_its_lease_is_over_is_no_hold_and_hides_nobody", late_grant),
+        on_cluster("neglected::session_of_a_runtime_that_is_not_polled_is_not_used_from_another", unpolled),
+        on_cluster("neglected::wait_never_depends_on_a_runtime_that_is_not_polled", unpolled_wait),
+    ]
+}
+
+fn poll_once<F: Future>(future: Pin<&mut F>) -> bool {
+    matches!(future.poll(&mut Context::from_waker(Waker::noop())), Poll::Ready(_))
+}
+
+async fn late_grant(server: Server) {
+    let locker = PostgresLocker::new(&shortened(server.config()).with_pool_size(2)).unwrap();
+    locker.ping().await.unwrap();
+    let mut neglected = pin!(locker.acquire("k", SHORT_TTL));
+    assert!(!poll_once(neglected.as_mut()));
+    let locks = async || server.observer.key_locks().await.unwrap().len();
+    wait_until(AMPLE, "the server granted it", async || locks().await == 1).await.unwrap();
+    wait_until(AMPLE, "the server gave it up again", async || locks().await == 0).await.unwrap();
+
+    let guard = locker.acquire("k", Ttl::UNTIL_RELEASED).await.unwrap();
+    assert_eq!(neglected.await.unwrap_err().kind(), ErrorKind::Unavailable);
+    // The hold is still known, and closing ends it.
+    let why = contention(locker.try_acquire("k", Ttl::UNTIL_RELEASED).await.unwrap());
+    assert_eq!(why, Contention::HeldHere);
+    guard.ensure_valid().unwrap();
+    locker.close().await.unwrap();
+    assert_eq!(guard.ensure_valid().unwrap_err().kind(), ErrorKind::Lost);
+    server.quiet().await;
+}
+
+fn one_thread() -> Runtime {
+    Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+fn many_threads() -> Runtime {
+    Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
+}
+
+/// As in a program that blocks: each thread polls its runtime only while it waits for something.
+fn unpolled(cluster: &Cluster) {
+    let (main, first, second) = (many_threads(), one_thread(), one_thread());
+    let server = main.block_on(Server::on(cluster));
+    let locker = PostgresLocker::new(&server.config().with_pool_size(1)).unwrap();
+    for runtime in [&first, &second, &first] {
+        runtime.block_on(async {
+            // Well below the query timeout of ten seconds.
+            let acquired = timeout(AMPLE / 4, locker.acquire("k", Ttl::UNTIL_RELEASED)).await;
+            acquired.unwrap().unwrap().release().await.unwrap().exclusive().unwrap();
+        });
+    }
+    first.block_on(locker.close()).unwrap();
+    main.block_on(server.quiet());
+}
+
+fn unpolled_wait(cluster: &Cluster) {
+    let (main, first) = (many_threads(), one_thread());
+    let server = main.block_on(Server::on(cluster));
+    let locker = Arc::new(PostgresLocker::new(&shortened(server.config()).with_pool_size(1)).unwrap());
+    // The session is opened here.
+    first.block_on(locker.ping()).unwrap();
+    main.block_on(async {
+        let other = server.locker();
+        let guard = other.acquire("k", Ttl::UNTIL_RELEASED).await.unwrap();
+        let waiting = Arc::clone(&locker);
+        let waiter = tokio::spawn(async move { waiting.acquire("k", Ttl::UNTIL_RELEASED).await });
+        server.waiters(1).await;
+        guard.release().await.unwrap().exclusive().unwrap();
+        let acquired = timeout(AMPLE, waiter).await.expect("the waiter hangs");
+        acquired.unwrap().unwrap().release().await.unwrap().exclusive().unwrap();
+        locker.close().await.unwrap();
+        other.close().await.unwrap();
+        server.quiet().await;
+    });
+}
