@@ -222,13 +222,8 @@ impl Acquire<'_> {
         let lock = (self.key.clone(), self.id, waited_as);
         let lease = Lease::new(Arc::clone(self.core), lock, record, session, terms);
         if !lease.keep() {
-            return Err(Error::new(ErrorKind::Unavailable, "the runtime of the session has ended"));
-        }
-        // As when this future was not polled for so long that the server has given the key to others.
-        if lease.record.end().is_some() {
-            lease.destroy();
-            let message =
-                "the answer to a lock request was read only after the lease was over; poll the future all the time";
+            let message = "the lease was over, or the runtime of its session had ended, when the answer was read; poll an acquire all \
+                           the time";
             return Err(Error::new(ErrorKind::Unavailable, message));
         }
         let guard = LockGuard::new(hold, self.ttl, PostgresHandle(Arc::clone(&lease)));

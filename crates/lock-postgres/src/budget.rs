@@ -14,13 +14,16 @@ pub(crate) const SLACK: Duration = Duration::from_millis(150);
 pub(crate) struct Budget {
     /// `None` is for ever, zero a single try.
     total: Option<Duration>,
-    started: Instant,
+    /// `None` if nobody asks.
+    started: Option<Instant>,
     clock: Arc<dyn Clock>,
 }
 
 impl Budget {
     pub(crate) fn start(wait: Wait, clock: &Arc<dyn Clock>) -> Self {
-        Self { total: wait.budget(), started: clock.now(), clock: Arc::clone(clock) }
+        let total = wait.budget();
+        let started = total.is_some_and(|total| !total.is_zero()).then(|| clock.now());
+        Self { total, started, clock: Arc::clone(clock) }
     }
 
     pub(crate) fn is_try(&self) -> bool {
@@ -29,7 +32,8 @@ impl Budget {
 
     /// What is left; `None` is for ever.
     pub(crate) fn left(&self) -> Option<Duration> {
-        self.total.map(|total| total.saturating_sub(self.clock.now().saturating_duration_since(self.started)))
+        let used = |started| self.clock.now().saturating_duration_since(started);
+        self.total.map(|total| total.saturating_sub(self.started.map_or(Duration::ZERO, used)))
     }
 
     /// How long to wait for a place; a single try is given one too.

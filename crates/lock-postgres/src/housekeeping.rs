@@ -146,7 +146,6 @@ impl Housekeeping {
         settings: &Settings,
         world: Arc<WorldCell>,
         registry: Arc<Registry<Lease>>,
-        over: CancellationToken,
     ) -> Self {
         Self(Arc::new(Desk {
             connector: connector.for_housekeeping(),
@@ -156,7 +155,7 @@ impl Housekeeping {
             watchdog: settings.watchdog,
             interval: watchdog::interval(&settings.session),
             limit: settings.session.query_timeout(),
-            over,
+            over: CancellationToken::new(),
             session: Mutex::default(),
             list: Mutex::default(),
             bell: Notify::new(),

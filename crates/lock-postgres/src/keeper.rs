@@ -78,20 +78,29 @@ impl Keeper {
         self.desk.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps this lease from now on; `false` if nobody is there to do it.
+    /// Keeps this lease from now on; `false` if nobody is there to do it, or if it is over already, as when the future of its acquire
+    /// was not polled for so long that the server has given the key to others.
     pub(crate) fn take_on(self: &Arc<Self>, lease: &Arc<Lease>) -> bool {
-        let first_look = next_look(lease);
-        let in_time = tokio::time::Instant::now().checked_add(first_look.saturating_duration_since(self.clock.now()));
+        let (terms, now) = (lease.terms(), self.clock.now());
+        if now >= terms.deadline {
+            return false;
+        }
+        let first_look = next_heartbeat(&terms).map_or(terms.deadline, |due| due.min(terms.deadline));
+        let in_time = tokio::time::Instant::now().checked_add(first_look.saturating_duration_since(now));
         let mut desk = self.desk();
         desk.lease = Arc::downgrade(lease);
+        if desk.stopped {
+            return false;
+        }
         desk.first_look = Some(first_look);
         let wakes_in_time = desk.wakes.zip(in_time).is_some_and(|(wakes, in_time)| wakes <= in_time);
         // Not while a task starts: that of a runtime that has ended is dropped at once.
         drop(desk);
         self.task.get_or_init(|| self.runtime.spawn(keep_all(Duty(Arc::clone(self)))).abort_handle());
-        if !wakes_in_time {
-            self.ring();
+        if wakes_in_time {
+            return true;
         }
+        self.ring();
         !self.desk().stopped
     }
 

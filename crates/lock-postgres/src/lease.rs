@@ -214,7 +214,7 @@ impl Lease {
 
     fn unlist(&self) {
         if let Some(ticket) = self.listed.get() {
-            self.core.registry.unlist(self.id, *ticket);
+            self.core.registry.unlist(*ticket);
         }
         self.settled.notify_waiters();
     }

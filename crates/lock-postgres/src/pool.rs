@@ -131,9 +131,9 @@ impl Sessions {
     fn take(&self) -> Option<Box<Session>> {
         loop {
             // Not dropped under the lock.
-            let session = self.pop()?;
-            // A runtime that others poll, or nobody: it might never answer.
-            if session.keeper().lives_elsewhere() {
+            let (session, lives_here) = self.pop()?;
+            // On a runtime that others poll, or nobody, it might never answer: its place is needed for one that does.
+            if !lives_here {
                 return None;
             }
             if !session.link().is_over() {
@@ -143,10 +143,12 @@ impl Sessions {
     }
 
     /// One that lives here, or else any.
-    fn pop(&self) -> Option<Box<Session>> {
+    fn pop(&self) -> Option<(Box<Session>, bool)> {
         let mut free = self.free();
-        let here = free.iter().rposition(|session| !session.keeper().lives_elsewhere());
-        here.map(|at| free.remove(at)).or_else(|| free.pop())
+        match free.iter().rposition(|session| !session.keeper().lives_elsewhere()) {
+            Some(here) => Some((free.remove(here), true)),
+            None => free.pop().map(|session| (session, false)),
+        }
     }
 
     fn put_back(&self, session: Box<Session>) {
@@ -183,13 +185,15 @@ impl OwnPool {
     }
 
     async fn reserve(&self, wait: Option<Duration>, limit: Option<Duration>) -> Result<Attempt<Reserved>> {
-        let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
-        let Some(permit) = self.permit(wait).await? else { return Ok(Attempt::Contended(Contention::NoConnection)) };
+        let mut waited = Duration::ZERO;
+        let Some(permit) = self.permit(wait, &mut waited).await? else {
+            return Ok(Attempt::Contended(Contention::NoConnection));
+        };
         let place = |reused| Place { sessions: Arc::clone(&self.0), permit, reused, bound: self.0.bound };
         let reserved = match self.0.take() {
             Some(session) => Reserved::own(session, place(true)),
             None => {
-                let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+                let left = limit.map(|limit| limit.saturating_sub(waited));
                 within(left, Box::pin(Self::open(place(false)))).await??
             }
         };
@@ -212,11 +216,16 @@ impl OwnPool {
     }
 
     /// `None` if there is none in time. Cancel safe, with a cost: the turn is lost.
-    async fn permit(&self, wait: Option<Duration>) -> Result<Option<Permit>> {
+    async fn permit(&self, wait: Option<Duration>, waited: &mut Duration) -> Result<Option<Permit>> {
         let place = match Arc::clone(&self.0.places).try_acquire_owned() {
             Ok(place) => Some(place),
             Err(TryAcquireError::Closed) => return Err(closed()),
-            Err(TryAcquireError::NoPermits) => Box::pin(self.wait_for_place(wait)).await?,
+            Err(TryAcquireError::NoPermits) => {
+                let started = Instant::now();
+                let place = Box::pin(self.wait_for_place(wait)).await?;
+                *waited = started.elapsed();
+                place
+            }
         };
         let Some(place) = place else { return Ok(None) };
         let in_use = InUse(Mutex::new(Some(self.0.in_use.token())));

@@ -1,22 +1,21 @@
 //! The holds of one locker by their id in the server: for the reason of a contention, and for closing.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
-};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use distributed_lock::{Contention, LockKey};
 
 /// What the registry keeps of a hold.
 #[derive(Debug)]
 struct Entry<H> {
+    id: i64,
+    ticket: Ticket,
     key: LockKey,
     hold: Weak<H>,
 }
 
 /// Tells a hold from a later one of the same id. The server gives an id to one at a time, but a hold that it has ended can be listed
 /// for longer, and even be listed after its successor.
-#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Ticket(u64);
 
 #[derive(Debug)]
@@ -24,20 +23,21 @@ pub(crate) struct Registry<H>(Mutex<Entries<H>>);
 
 #[derive(Debug)]
 struct Entries<H> {
-    by_id: BTreeMap<(i64, Ticket), Entry<H>>,
+    /// In the order of their listing. No more than the locker has connections, so looking through them costs less than an index.
+    list: Vec<Entry<H>>,
     last: u64,
 }
 
 impl<H> Default for Registry<H> {
     fn default() -> Self {
-        Self(Mutex::new(Entries { by_id: BTreeMap::new(), last: 0 }))
+        Self(Mutex::new(Entries { list: Vec::new(), last: 0 }))
     }
 }
 
 impl<H> Entries<H> {
     /// The one listed last comes first.
     fn of(&self, id: i64) -> impl Iterator<Item = &Entry<H>> {
-        self.by_id.range((id, Ticket(0))..=(id, Ticket(u64::MAX))).rev().map(|(_, entry)| entry)
+        self.list.iter().rev().filter(move |entry| entry.id == id)
     }
 }
 
@@ -51,12 +51,15 @@ impl<H> Registry<H> {
         let mut entries = self.entries();
         entries.last += 1;
         let ticket = Ticket(entries.last);
-        entries.by_id.insert((id, ticket), Entry { key: key.clone(), hold });
+        entries.list.push(Entry { id, ticket, key: key.clone(), hold });
         ticket
     }
 
-    pub(crate) fn unlist(&self, id: i64, ticket: Ticket) {
-        self.entries().by_id.remove(&(id, ticket));
+    pub(crate) fn unlist(&self, ticket: Ticket) {
+        let mut entries = self.entries();
+        if let Some(at) = entries.list.iter().rposition(|entry| entry.ticket == ticket) {
+            entries.list.remove(at);
+        }
     }
 
     /// Why the server refused this id.
@@ -75,7 +78,7 @@ impl<H> Registry<H> {
 
     /// All holds that can be ended.
     pub(crate) fn all(&self) -> Vec<Arc<H>> {
-        self.entries().by_id.values().filter_map(|entry| entry.hold.upgrade()).collect()
+        self.entries().list.iter().filter_map(|entry| entry.hold.upgrade()).collect()
     }
 }
 
@@ -96,7 +99,7 @@ mod tests {
         assert_eq!(collision, Contention::Collision { held: key("a"), wanted: key("b") });
         assert!(collision.to_string().contains(r#""a""#) && collision.to_string().contains(r#""b""#));
         assert_eq!(registry.why_contended(6, &key("a")), Contention::Held);
-        registry.unlist(5, ticket);
+        registry.unlist(ticket);
         assert_eq!(registry.why_contended(5, &key("a")), Contention::Held);
     }
 
@@ -109,10 +112,10 @@ mod tests {
             let ticket = registry.list(5, &key("a"), Arc::downgrade(&hold));
             let late = late.unwrap_or_else(|| registry.list(5, &key("a"), Weak::new()));
             assert!(registry.find(5).is_some(), "the one that can be told something");
-            registry.unlist(5, late);
+            registry.unlist(late);
             assert_eq!(registry.why_contended(5, &key("a")), Contention::HeldHere);
             assert_eq!(registry.all().len(), 1);
-            registry.unlist(5, ticket);
+            registry.unlist(ticket);
             assert_eq!(registry.all().len(), 0);
         }
     }

@@ -276,7 +276,7 @@ impl Run<'_> {
     }
 
     fn lost(&self, loss: Loss) -> Error {
-        match self.core.closed.is_cancelled() {
+        match self.core.closed.is_told() {
             true => Loss::new(LossCause::Closed).into(),
             false => loss.into(),
         }
@@ -315,7 +315,6 @@ fn read<V: for<'r> tokio_postgres::types::FromSql<'r>>(row: &tokio_postgres::Row
 /// Listed, and waited for by closing, while it lives.
 struct Listed<'a> {
     core: &'a Core,
-    id: i64,
     ticket: Ticket,
     _running: TaskTrackerToken,
 }
@@ -323,13 +322,13 @@ struct Listed<'a> {
 impl<'a> Listed<'a> {
     fn new(core: &'a Core, id: i64, key: &LockKey) -> Self {
         let running = core.transactions.token();
-        Self { core, id, ticket: core.registry.list(id, key, Weak::new()), _running: running }
+        Self { core, ticket: core.registry.list(id, key, Weak::new()), _running: running }
     }
 }
 
 impl Drop for Listed<'_> {
     fn drop(&mut self) {
-        self.core.registry.unlist(self.id, self.ticket);
+        self.core.registry.unlist(self.ticket);
     }
 }
 
