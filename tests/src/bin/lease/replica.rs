@@ -116,27 +116,42 @@ async fn run(url: &str, times: Times) -> Result<(), Failure> {
 /// Works in small steps, each only while the lease is proven.
 async fn work(term: Term) -> Result<(), Failure> {
     println!("leading {}", clock::now());
-    let (mut last_step, mut deadline) = (clock::now(), clock::now());
+    let mut steps = Steps { last: clock::now(), deadline: clock::now(), lost: true };
     let cancelled = term.cancelled();
     tokio::pin!(cancelled);
-    let reason = loop {
+    loop {
         tokio::select! {
             biased;
-            reason = &mut cancelled => break reason,
+            reason = &mut cancelled => {
+                steps.lost = matches!(reason, CancelReason::Lost(_));
+                return Ok(());
+            }
             () = sleep(Duration::from_millis(1)) => {
                 let step = clock::now();
                 if let (Ok(()), Some(remaining)) = (term.ensure_valid(), term.remaining()) {
-                    last_step = step;
-                    deadline = step + clock::nanos(remaining);
+                    steps.last = step;
+                    steps.deadline = step + clock::nanos(remaining);
                 }
             }
         }
-    };
-    if let CancelReason::Lost(_) = reason {
-        println!("lost {} {deadline}", clock::now());
     }
-    println!("ended {} {last_step}", clock::now());
-    Ok(())
+}
+
+/// Says how the job ended. In its drop, since a job that wakes past its deadline is dropped without being polled again.
+struct Steps {
+    last: i64,
+    /// What the job could rely on at its last step.
+    deadline: i64,
+    lost: bool,
+}
+
+impl Drop for Steps {
+    fn drop(&mut self) {
+        if self.lost {
+            println!("lost {} {}", clock::now(), self.deadline);
+        }
+        println!("ended {} {}", clock::now(), self.last);
+    }
 }
 
 /// Reads on a thread, since standard input cannot be waited for.

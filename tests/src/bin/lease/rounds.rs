@@ -245,13 +245,15 @@ impl Replica {
 
     async fn next(&mut self) -> Result<Event, Failure> {
         let next = timeout(AMPLE, self.events.recv()).await;
-        next.map_err(|_| "a replica says nothing")?.ok_or_else(|| "a replica ended".into())
+        next.map_err(|_| "a former leader says nothing")?.ok_or_else(|| "a replica ended".into())
     }
 
     async fn leads(&mut self) -> Result<i64, Failure> {
-        match self.next().await? {
-            Event::Leading { at } => Ok(at),
-            other => Err(unexpected(&other)),
+        match timeout(AMPLE, self.events.recv()).await {
+            Ok(Some(Event::Leading { at })) => Ok(at),
+            Ok(Some(other)) => Err(unexpected(&other)),
+            Ok(None) => Err("a standby ended".into()),
+            Err(_elapsed) => Err("a standby does not lead".into()),
         }
     }
 
