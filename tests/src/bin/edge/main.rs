@@ -118,10 +118,10 @@ async fn measure(cluster: Cluster, waits: u64, broken: bool) -> Result<bool, Fai
     done.store(true, Ordering::SeqCst);
     let most = most.await??;
 
-    // The holders have let go, and the pool is still open: nothing may be left, beacons included.
+    // The holders have let go, and the pool is still open: nothing may be left but the beacons of its sessions.
     let mut left = Ok(Vec::new());
     let bare = wait_until(BOUND, "no lock is left", async || {
-        left = observer.advisory_locks().await;
+        left = observer.key_locks().await;
         left.as_ref().map_or(true, Vec::is_empty)
     });
     if bare.await.is_err() {
