@@ -103,7 +103,10 @@ async fn measure(cluster: Cluster, waits: u64, broken: bool) -> Result<bool, Fai
     } else {
         let counter = granted_late::Counter(Arc::clone(&counts.errored_while_granted));
         tracing::subscriber::set_global_default(counter)?;
-        Waiter::Product(PostgresLocker::new(&PostgresConfig::from_url(cluster.url()).with_pool_size(POOL_SIZE))?)
+        // Without the one session beside the pool, so that every session counts.
+        Waiter::Product(PostgresLocker::new(
+            &PostgresConfig::from_url(cluster.url()).with_pool_size(POOL_SIZE).with_watchdog(false),
+        )?)
     };
     let waiter = Arc::new(waiter);
 
