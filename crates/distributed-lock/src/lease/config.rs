@@ -129,15 +129,15 @@ impl LeaseConfig {
     /// The same, with a takeover delay: for work that must not overlap even when the store forgets who held the lease.
     ///
     /// It is observed after *every* grant, a clean end of the holder before included, since a [`Locker`](crate::Locker) gives no
-    /// proof of a clean end. It must be at least the detection bound plus the grace: 14.475 s with the defaults.
+    /// proof of a clean end. It must be at least the detection bound plus the grace: 18.1 s with the defaults.
     ///
     /// ```
     /// use std::{sync::Arc, time::Duration};
     /// use distributed_lock::{Bound, MemoryLocker, lease::{LeaseConfig, LeaseRunner}};
     /// # fn main() -> distributed_lock::Result<()> {
-    /// let config = LeaseConfig::new().with_takeover_delay(Duration::from_secs(15));
+    /// let config = LeaseConfig::new().with_takeover_delay(Duration::from_secs(20));
     /// let runner = LeaseRunner::new(Arc::new(MemoryLocker::new()), config)?;
-    /// assert_eq!(runner.guarantees().takeover_released, Bound::Within(Duration::from_secs(15)));
+    /// assert_eq!(runner.guarantees().takeover_released, Bound::Within(Duration::from_secs(20)));
     /// assert_eq!(runner.guarantees().overlap_forgotten, Bound::Within(Duration::ZERO));
     /// # Ok(()) }
     /// ```

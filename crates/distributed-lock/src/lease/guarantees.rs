@@ -13,7 +13,7 @@ use crate::{Bound, Cleanup, Expiry, Fairness, FencingStrength, Locker, World};
 /// use distributed_lock::{Bound, MemoryLocker, lease::{LeaseConfig, LeaseRunner}};
 /// # fn main() -> distributed_lock::Result<()> {
 /// let promised = LeaseRunner::new(Arc::new(MemoryLocker::new()), LeaseConfig::new())?.guarantees();
-/// assert_eq!(promised.detection, Duration::from_millis(9_475));
+/// assert_eq!(promised.detection, Duration::from_millis(13_100));
 /// assert_eq!(promised.overlap_partitioned, Bound::Within(Duration::ZERO));
 /// println!("{promised}");
 /// # Ok(()) }
@@ -21,7 +21,8 @@ use crate::{Bound, Cleanup, Expiry, Fairness, FencingStrength, Locker, World};
 #[derive(Clone, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub struct LeaseGuarantees {
-    /// D: how long a loss can stay unknown to a job whose process runs.
+    /// D: how long a loss can stay unknown to a job whose process runs. That is when answers are slow; where they come at once it is
+    /// a renewal interval, TTL/8, and half of D.
     pub detection: Duration,
     /// How long a job that was told to end may take.
     pub grace: Duration,

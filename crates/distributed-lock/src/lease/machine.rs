@@ -12,11 +12,13 @@
 
 use std::time::{Duration, Instant};
 
+use super::timing::Patience;
+
 /// The settings that the machine goes by.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rules {
-    /// D: without a proof of ownership for so long, counted from its send, the lease is taken as lost.
-    pub(super) detection: Duration,
+    /// Says when a renewal that nobody confirmed means that the lease is lost.
+    pub(super) patience: Patience,
     pub(super) grace: Duration,
     pub(super) retry: Duration,
     pub(super) max_term: Option<Duration>,
@@ -167,6 +169,8 @@ pub(super) struct Machine {
     phase: Phase,
     /// When the last confirmed proof of ownership was sent.
     proof: Instant,
+    /// By when a newer one must be confirmed.
+    answer_due: Instant,
     granted: Instant,
     asking: bool,
 }
@@ -174,13 +178,13 @@ pub(super) struct Machine {
 impl Machine {
     /// A machine whose first action is [`Action::Acquire`].
     pub(super) fn new(rules: Rules, now: Instant) -> Self {
-        Self { rules, phase: Phase::Contending, proof: now, granted: now, asking: false }
+        Self { rules, phase: Phase::Contending, proof: now, answer_due: now, granted: now, asking: false }
     }
 
     /// When to say [`Input::Time`] if nothing else happens before.
     pub(super) fn wake_at(&self) -> Option<Instant> {
         let after = |start: Instant, pause: Option<Duration>| pause.and_then(|pause| start.checked_add(pause));
-        let unproven = after(self.proof, Some(self.rules.detection));
+        let unproven = Some(self.answer_due);
         match self.phase {
             Phase::Pausing { until } => Some(until),
             Phase::Delaying { until } => [Some(until), unproven].into_iter().flatten().min(),
@@ -197,8 +201,9 @@ impl Machine {
     pub(super) fn step(&mut self, at: At, input: Input) -> Action {
         if let (Input::Confirmed { sent }, Phase::Delaying { .. } | Phase::Leading { .. } | Phase::Draining { .. }) =
             (input, self.phase)
+            && sent > self.proof
         {
-            self.proof = self.proof.max(sent);
+            self.proven(sent, at.now);
         }
         match self.phase {
             Phase::Contending => self.contending(at, input),
@@ -215,7 +220,8 @@ impl Machine {
         match input {
             Input::Granted { proof } => {
                 self.asking = false;
-                (self.proof, self.granted) = (proof, at.now);
+                self.granted = at.now;
+                self.proven(proof, at.now);
                 if self.is_unproven(at.now) || at.left.is_some_and(|left| left <= self.rules.grace) {
                     // Too late to be led under.
                     return self.release(Then::Contend { after: Some(self.rules.retry) });
@@ -376,8 +382,13 @@ impl Machine {
         }
     }
 
+    /// `sent`: when the proof was, that was confirmed now.
+    fn proven(&mut self, sent: Instant, now: Instant) {
+        (self.proof, self.answer_due) = (sent, self.rules.patience.answer_due(sent, now));
+    }
+
     fn is_unproven(&self, now: Instant) -> bool {
-        now.saturating_duration_since(self.proof) >= self.rules.detection
+        now >= self.answer_due
     }
 
     /// At once, but terms that are lost as soon as they start do not follow each other faster than attempts do.

@@ -40,8 +40,8 @@
 //! [`LeaseConfig::max_term`] or [`LeaseConfig::progress_deadline`], and by [`LeaseRunner::stop`] or [`LeaseRunner::close`]:
 //! see [`LeaseExit`]. After a loss or a step-down it stands by again.
 //!
-//! **The numbers.** With the defaults a lease that no renewal confirmed for 9.475 s, counted from its send, is taken as lost,
-//! and a holder that vanished is followed within the TTL of 23 s. [`LeaseGuarantees`] has them all, from live settings; a TTL
+//! **The numbers.** With the defaults a renewal that gets no answer for 6.5 s means that the lease is lost, so that a loss stays
+//! unknown for at most 13.1 s, and a holder that vanished is followed within the TTL of 23 s. [`LeaseGuarantees`] has them all, from live settings; a TTL
 //! into which the grace does not fit is refused.
 //!
 //! **Watching.** [`LeaseRunner::watch`] follows the state of a name, [`LeaseConfig::with_hook`] hears every event,

@@ -53,7 +53,7 @@ impl<'a> Run<'a> {
         let queues = shared.locker.capabilities().fairness == Fairness::Fifo;
         let config = &shared.config;
         let rules = Rules {
-            detection: shared.timing.detection(),
+            patience: shared.timing.patience(),
             grace: config.grace,
             retry: config.retry_interval,
             max_term: config.max_term,
@@ -207,7 +207,7 @@ impl<'a> Run<'a> {
                 input = tending.next() => input,
                 () = wake(self.machine.wake_at()) => Input::Time,
             };
-            action = self.machine.step(tending.at(), input);
+            action = self.machine.step(at(&hold), input);
         }
         let mut report = match action {
             Action::Start => self.lead(&mut tending, job).await,
@@ -248,22 +248,29 @@ impl<'a> Run<'a> {
         self.say(&LeaseEvent::Leading { hold: &hold });
         let work = task::under(hold.locker(), self.key.clone(), async { job(term).await });
         let mut work = Box::pin(unwind::catch(work));
-        let ended = loop {
-            // All arms are cancel safe. The job comes last: one that is always ready must not keep the others from being polled.
-            let input = tokio::select! {
-                biased;
-                order = self.orders.next() => order,
-                input = tending.next() => input,
-                () = wake(self.machine.wake_at()) => {
-                    self.machine.step(tending.at(), Input::Progress { at: control.progressed_at() });
-                    Input::Time
+        let ended = 'term: loop {
+            // Kept until it ends: a renewal that is dropped in flight is sent again, and its answer is lost.
+            let mut next = Box::pin(tending.next());
+            loop {
+                // All arms are cancel safe. The job comes last: one that is always ready must not keep the others from being polled.
+                let (input, tended) = tokio::select! {
+                    biased;
+                    order = self.orders.next() => (order, false),
+                    input = &mut next => (input, true),
+                    () = wake(self.machine.wake_at()) => {
+                        self.machine.step(at(&hold), Input::Progress { at: control.progressed_at() });
+                        (Input::Time, false)
+                    }
+                    ended = &mut work => break 'term Some(ended),
+                };
+                match self.machine.step(at(&hold), input) {
+                    Action::Cancel(reason) => self.tell(&hold, &control, CancelReason::new(reason, hold.loss())),
+                    Action::Drop => break 'term None,
+                    _ => self.show_late_loss(&hold, input),
                 }
-                ended = &mut work => break Some(ended),
-            };
-            match self.machine.step(tending.at(), input) {
-                Action::Cancel(reason) => self.tell(&hold, &control, CancelReason::new(reason, hold.loss())),
-                Action::Drop => break None,
-                _ => self.show_late_loss(&hold, input),
+                if tended {
+                    break;
+                }
             }
         };
         let job = match (ended, catch_unwind(AssertUnwindSafe(|| drop(work)))) {
@@ -271,8 +278,9 @@ impl<'a> Run<'a> {
             (Some(Ok(result)), _) => Job::Returned(result),
             (None, Ok(())) => Job::Dropped,
         };
+        let at = at(&hold);
         let report = Report::new(hold, job, control.reason());
-        self.machine.step(tending.at(), Input::JobEnded { end: report.job.end(), lost: report.loss.is_some() });
+        self.machine.step(at, Input::JobEnded { end: report.job.end(), lost: report.loss.is_some() });
         report
     }
 
@@ -311,6 +319,10 @@ fn idle<T, E>(exit: Exit) -> LeaseExit<T, E> {
 
 fn now() -> At {
     At { now: TokioClock.now(), left: None }
+}
+
+fn at(hold: &Hold) -> At {
+    At { now: TokioClock.now(), left: hold.until_deadline() }
 }
 
 async fn wake(at: Option<Instant>) {

@@ -6,10 +6,7 @@ use std::{
 
 use tokio::time::sleep_until;
 
-use super::{
-    machine::{At, Input},
-    timing::Timing,
-};
+use super::{machine::Input, timing::Timing};
 use crate::{Clock, Error, ErrorKind, Hold, LockGuard, Loss, Release, Result, TokioClock, guard::may_still_be_ours};
 
 /// The guard of one term: renewed all the time, and asked what happens to its hold.
@@ -37,10 +34,6 @@ impl Tending {
 
     pub(super) fn hold(&self) -> Hold {
         self.guard.hold()
-    }
-
-    pub(super) fn at(&self) -> At {
-        At { now: TokioClock.now(), left: self.guard.hold().until_deadline() }
     }
 
     /// The next thing that happens to the hold. Cancel safe: a renewal that was in flight is sent again.

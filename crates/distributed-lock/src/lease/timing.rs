@@ -9,12 +9,14 @@
 //! | rho | 1 %, by which the store's clock rate and ours may differ |
 //! | m | the margin, max(T/10, 250 ms) |
 //!
-//! A lease that no renewal confirmed for D = h + tau + delta, counted from the send, is taken as lost. The constraint
-//! D + g <= T(1 - rho) - m leaves the job its whole grace before the store lets anybody else in.
+//! A renewal is sent h after the last one, or when that one was answered if this comes later, since renewals run one at a time. No
+//! answer for tau is a loss. So a lease that was lost is taken as lost at most D = tau + tau + delta after the last proof of ownership
+//! was sent, and h + tau + delta after it where answers come quickly. The constraint D + g <= T(1 - rho) - m leaves the job its
+//! whole grace before the store lets anybody else in.
 
 use std::{
     cmp::{max, min},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use crate::InvalidInput;
@@ -44,9 +46,7 @@ impl Timing {
             return Ok(timing);
         }
         let rule = format!(
-            "renewal interval {:?} + answer {:?} + {DELTA:?} + grace {grace:?} = {:?} must be at most ttl {ttl:?} - 1 % - \
-             margin {:?} = {:?}; {}",
-            timing.heartbeat(),
+            "two answers of {:?} + {DELTA:?} + grace {grace:?} = {:?} must be at most ttl {ttl:?} - 1 % - margin {:?} = {:?}; {}",
             timing.answer(),
             timing.detection().saturating_add(grace),
             timing.margin(),
@@ -71,14 +71,20 @@ impl Timing {
         min(LONGEST_HEARTBEAT, self.ttl / 8)
     }
 
-    /// tau.
+    /// tau: as much as fits, up to half of the TTL less the grace; never below h.
     pub(super) fn answer(&self) -> Duration {
-        min(LONGEST_ANSWER, max(self.ttl / 8, (self.ttl / 2).saturating_sub(self.grace)))
+        let fits = self.room().saturating_sub(self.grace.saturating_add(DELTA)) / 2;
+        let usual = min(LONGEST_ANSWER, (self.ttl / 2).saturating_sub(self.grace));
+        max(self.heartbeat(), min(usual, fits))
     }
 
     /// D: how long a loss can stay unnoticed.
     pub(super) fn detection(&self) -> Duration {
-        self.heartbeat() + self.answer() + DELTA
+        self.patience().detection()
+    }
+
+    pub(super) fn patience(&self) -> Patience {
+        Patience { heartbeat: self.heartbeat(), answer: self.answer() }
     }
 
     fn margin(&self) -> Duration {
@@ -92,6 +98,30 @@ impl Timing {
 
     fn fits(&self) -> bool {
         self.detection().saturating_add(self.grace) <= self.room()
+    }
+}
+
+/// How long a renewal may stay unanswered.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Patience {
+    /// h.
+    pub(super) heartbeat: Duration,
+    /// tau.
+    pub(super) answer: Duration,
+}
+
+impl Patience {
+    /// D.
+    pub(super) fn detection(&self) -> Duration {
+        max(self.heartbeat, self.answer) + self.answer + DELTA
+    }
+
+    /// By when the next renewal must be confirmed, after one that was sent at `sent` and confirmed at `answered`: sent in its turn,
+    /// and answered within tau.
+    pub(super) fn answer_due(&self, sent: Instant, answered: Instant) -> Instant {
+        let next = max(sent + self.heartbeat, answered);
+        // An answer that took longer than it may does not put off the next one.
+        min(next + self.answer + DELTA, sent + self.detection())
     }
 }
 
@@ -136,6 +166,7 @@ impl Timing {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Clock, TokioClock};
 
     const MS: Duration = Duration::from_millis(1);
 
@@ -148,7 +179,7 @@ mod tests {
         let timing = Timing::checked(secs(23), secs(5), MS).unwrap();
         assert_eq!(timing.heartbeat(), 2_875 * MS);
         assert_eq!(timing.answer(), 6_500 * MS);
-        assert_eq!(timing.detection(), 9_475 * MS);
+        assert_eq!(timing.detection(), 13_100 * MS);
         assert_eq!(timing.room(), 20_470 * MS);
     }
 
@@ -157,8 +188,8 @@ mod tests {
         let refused = Timing::checked(secs(6), secs(5), MS).unwrap_err();
         assert_eq!(
             refused.to_string(),
-            "invalid lease ttl (6s): renewal interval 750ms + answer 750ms + 100ms + grace 5s = 6.6s must be at most \
-             ttl 6s - 1 % - margin 600ms = 5.34s; the smallest whole second that would do for this grace is 8s"
+            "invalid lease ttl (6s): two answers of 750ms + 100ms + grace 5s = 6.6s must be at most ttl 6s - 1 % - margin 600ms \
+             = 5.34s; the smallest whole second that would do for this grace is 8s"
         );
         let refused = Timing::checked(secs(23), Duration::MAX, MS).unwrap_err();
         assert!(refused.to_string().ends_with("no ttl would do, so shorten the grace"), "{refused}");
@@ -172,6 +203,25 @@ mod tests {
     }
 
     #[test]
+    fn an_answer_is_due_tau_after_its_renewal_was_sent_and_d_after_the_last_proof_at_the_latest() {
+        let (ms, start) = (|n: u32| MS * n, TokioClock.now());
+        let patience = Patience { heartbeat: ms(3_000), answer: ms(6_000) };
+        assert_eq!(patience.detection(), ms(12_100));
+        for (answered_after, due_after) in
+            [(0, 9_100), (3_000, 9_100), (5_000, 11_100), (6_000, 12_100), (7_000, 12_100)]
+        {
+            assert_eq!(
+                patience.answer_due(start, start + ms(answered_after)),
+                start + ms(due_after),
+                "{answered_after}"
+            );
+        }
+        let rare = Patience { heartbeat: ms(6_000), answer: ms(1_000) };
+        assert_eq!(rare.detection(), ms(7_100));
+        assert_eq!(rare.answer_due(start, start + ms(1_000)), start + ms(7_100));
+    }
+
+    #[test]
     fn the_smallest_is_the_smallest_and_everything_above_it_fits() {
         for grace in (0..200_000).step_by(377).map(|ms| ms * MS) {
             let smallest = smallest(grace, MS).unwrap();
@@ -179,7 +229,8 @@ mod tests {
             assert!(smallest == secs(1) || !fits(smallest - secs(1)), "{grace:?}: {smallest:?}");
             assert!((0..100).all(|more| fits(smallest + secs(more))), "{grace:?}: {smallest:?}");
             let timing = Timing { ttl: smallest, grace };
-            let sum = timing.heartbeat() + timing.answer() + DELTA + grace;
+            let sum = timing.answer() * 2 + DELTA + grace;
+            assert!(timing.heartbeat() <= timing.answer());
             assert!(sum <= timing.ttl() * 99 / 100 - max(timing.ttl() / 10, MIN_MARGIN));
         }
     }

@@ -11,7 +11,7 @@ use distributed_lock::{
     lease::{CancelReason, LeaseConfig, LeaseExit, LeaseRunner, LeaseState, Term},
 };
 
-use crate::support::{DETECTION, GRACE, Log, MS, RETRY, TTL, Weaker, bounded, over, replica, secs, since};
+use crate::support::{GRACE, Log, MS, RETRY, TTL, UNCONFIRMED, Weaker, bounded, over, replica, secs, since};
 
 const TOP: Duration = Duration::from_secs(6);
 
@@ -278,7 +278,7 @@ async fn without_a_confirmed_renewal_the_takeover_delay_ends_in_standing_by() {
         locker.delay(secs(1_000));
         watch.wait_for(|state| matches!(state, LeaseState::Standby)).await;
         // The release got no answer either.
-        assert_eq!(since(start), DETECTION + Duration::from_millis(6_500));
+        assert_eq!(since(start), UNCONFIRMED + Duration::from_millis(6_500));
         runner.stop("job");
     };
     let run = runner.run("job", async |_| pending::<Result<(), ()>>().await);

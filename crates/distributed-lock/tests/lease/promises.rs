@@ -21,8 +21,8 @@ fn a_setting_that_breaks_its_rule_is_refused_with_its_name_and_the_numbers() {
     let config = LeaseConfig::new;
     assert_eq!(
         refusal(config().with_ttl(secs(6))),
-        "invalid lease ttl (6s): renewal interval 750ms + answer 750ms + 100ms + grace 5s = 6.6s must be at most \
-         ttl 6s - 1 % - margin 600ms = 5.34s; the smallest whole second that would do for this grace is 8s"
+        "invalid lease ttl (6s): two answers of 750ms + 100ms + grace 5s = 6.6s must be at most ttl 6s - 1 % - \
+         margin 600ms = 5.34s; the smallest whole second that would do for this grace is 8s"
     );
     assert_eq!(
         refusal(config().with_retry_interval(Duration::ZERO)),
@@ -35,7 +35,7 @@ fn a_setting_that_breaks_its_rule_is_refused_with_its_name_and_the_numbers() {
     );
     assert_eq!(
         refusal(config().with_takeover_delay(secs(14))),
-        "invalid takeover delay (14s): must be at least 14.475s, the detection bound 9.475s + the grace 5s, or it protects \
+        "invalid takeover delay (14s): must be at least 18.1s, the detection bound 13.1s + the grace 5s, or it protects \
          nothing"
     );
     assert!(refusal(config().with_ttl(Duration::MAX)).starts_with("invalid ttl ("));
@@ -51,9 +51,9 @@ fn a_setting_that_breaks_its_rule_is_refused_with_its_name_and_the_numbers() {
 #[test]
 fn over_a_store_that_queues_and_ends_leases_itself() {
     let promised = over(MemoryLocker::new(), LeaseConfig::new()).guarantees();
-    assert_eq!(promised.detection, MS * 9_475);
+    assert_eq!(promised.detection, MS * 13_100);
     assert_eq!([promised.overlap_ended, promised.overlap_frozen, promised.overlap_partitioned], [NONE; 3]);
-    assert_eq!(promised.overlap_forgotten, Bound::Within(MS * 14_475));
+    assert_eq!(promised.overlap_forgotten, Bound::Within(MS * 18_100));
     assert_eq!([promised.takeover_released, promised.takeover_killed], [NONE; 2]);
     let ttl = Bound::Within(MS * 23_100);
     assert_eq!([promised.takeover_frozen, promised.takeover_partitioned], [ttl; 2]);
@@ -61,8 +61,8 @@ fn over_a_store_that_queues_and_ends_leases_itself() {
     assert!(!line.contains('\n'));
     assert!(
         line.starts_with(
-            "detection <= 9.475s, grace 5s, overlap: ended or killed <= 0ns, frozen <= 0ns, partitioned <= 0ns, store forgot it \
-             <= 14.475s, takeover: released <= 0ns, killed <= 0ns, frozen <= 23.1s, partitioned <= 23.1s, cleanup: live <= \
+            "detection <= 13.1s, grace 5s, overlap: ended or killed <= 0ns, frozen <= 0ns, partitioned <= 0ns, store forgot it \
+             <= 18.1s, takeover: released <= 0ns, killed <= 0ns, frozen <= 23.1s, partitioned <= 23.1s, cleanup: live <= \
              0ns, cut waiter <= 0ns, cut holder unbounded, standbys queue, fencing while the store lives"
         ),
         "{line}"
@@ -86,5 +86,5 @@ fn over_a_store_that_ends_sessions_only_a_freeze_is_not_bounded_and_a_partition_
     let promised =
         over(Weaker::new(MemoryLocker::new(), |can| can.expiry = Expiry::Session), LeaseConfig::new()).guarantees();
     assert_eq!([promised.overlap_frozen, promised.takeover_frozen], [Bound::Unbounded; 2]);
-    assert_eq!(promised.overlap_partitioned, Bound::Within(MS * 14_475));
+    assert_eq!(promised.overlap_partitioned, Bound::Within(MS * 18_100));
 }

@@ -18,9 +18,9 @@ use distributed_lock::{
 pub(crate) const TTL: Duration = Duration::from_secs(23);
 pub(crate) const GRACE: Duration = Duration::from_secs(5);
 pub(crate) const RETRY: Duration = Duration::from_secs(5);
-/// h and D of the defaults.
+/// h of the defaults, and how long after its last proof was sent a lease is taken as lost where answers come at once.
 pub(crate) const HEARTBEAT: Duration = Duration::from_millis(2_875);
-pub(crate) const DETECTION: Duration = Duration::from_millis(9_475);
+pub(crate) const UNCONFIRMED: Duration = Duration::from_millis(9_475);
 pub(crate) const MS: Duration = Duration::from_millis(1);
 
 pub(crate) const fn secs(n: u64) -> Duration {

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use super::super::{Action, At, Exit, Input, JobEnd, Machine, Rules};
+use super::super::{Action, At, Exit, Input, JobEnd, Machine, Patience, Reason, Rules};
 use crate::{Clock, TokioClock};
 
 const SECOND: Duration = Duration::from_secs(1);
 
 fn machine() -> (Machine, At) {
     let rules = Rules {
-        detection: SECOND * 10,
+        patience: Patience { heartbeat: SECOND * 3, answer: SECOND * 5 },
         grace: SECOND * 5,
         retry: SECOND,
         max_term: None,
@@ -37,11 +37,30 @@ fn a_value_after_a_loss_is_no_finish_though_nobody_else_came_in_between() {
 fn a_grant_whose_proof_is_old_or_whose_hold_is_nearly_over_starts_no_job() {
     for (age, left, wanted) in [
         (Duration::ZERO, SECOND * 20, Action::Start),
-        (SECOND * 10, SECOND * 20, Action::Release),
+        (SECOND * 11, SECOND * 20, Action::Release),
         (Duration::ZERO, SECOND * 5, Action::Release),
     ] {
         let (mut machine, at) = machine();
         let at = At { left: Some(left), ..at };
         assert_eq!(machine.step(at, Input::Granted { proof: at.now - age }), wanted);
     }
+}
+
+#[test]
+fn answers_that_each_take_nearly_as_long_as_they_may_are_no_loss_and_one_that_takes_longer_is() {
+    let ms = Duration::from_millis;
+    let (mut machine, start) = machine();
+    let at = |offset| At { now: start.now + offset, ..start };
+    assert_eq!(machine.step(start, Input::Granted { proof: start.now }), Action::Start);
+    let (mut sent, mut answered) = (SECOND * 3, SECOND * 8);
+    for _ in 0..20 {
+        assert_eq!(machine.step(at(answered - ms(1)), Input::Time), Action::Wait);
+        assert_eq!(machine.step(at(answered), Input::Confirmed { sent: at(sent).now }), Action::Wait);
+        (sent, answered) = (answered, answered + SECOND * 5);
+    }
+    let due = sent + SECOND * 5 + ms(100);
+    assert_eq!(machine.wake_at(), Some(at(due).now));
+    // An older answer that comes late changes nothing.
+    assert_eq!(machine.step(at(due - ms(1)), Input::Confirmed { sent: at(sent - SECOND * 5).now }), Action::Wait);
+    assert_eq!(machine.step(at(due), Input::Time), Action::Cancel(Reason::Unconfirmed));
 }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::{
-    super::{Action, At, Exit, Input, JobEnd, Rules, Stop},
+    super::{Action, At, Exit, Input, JobEnd, Patience, Rules, Stop},
     Random, catches, holds,
     subject::{Defect, Subject},
 };
@@ -27,7 +27,7 @@ impl Fuzz {
         let mut random = Random::new(seed);
         let some = |random: &mut Random| random.one_in(2).then(|| ms(random.between(1, 300)));
         let rules = Rules {
-            detection: ms(random.between(20, 200)),
+            patience: Patience { heartbeat: ms(random.between(5, 100)), answer: ms(random.between(5, 100)) },
             grace: ms(random.between(0, 100)),
             retry: ms(random.between(1, 100)),
             max_term: some(&mut random),

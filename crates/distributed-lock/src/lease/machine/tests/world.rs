@@ -113,7 +113,7 @@ impl World {
         };
         let least = timing.detection() + timing.grace();
         let rules = Rules {
-            detection: timing.detection(),
+            patience: timing.patience(),
             grace: timing.grace(),
             retry: ms(random.between(50, 5_000)),
             max_term: random.one_in(4).then(|| ms(random.between(100, 60_000))),
@@ -152,8 +152,8 @@ impl World {
         }
         let answer = millis(self.timing.answer());
         let slowest = match self.weather {
-            // A whole round trip of half of D, so that two in a row are in time.
-            Weather::Slow => (millis(self.timing.detection()) - 101) / 4,
+            // A whole round trip of as long as it may take.
+            Weather::Slow => answer / 2,
             Weather::Rough | Weather::Forgetful if self.random.one_in(3) => answer,
             Weather::Rough | Weather::Forgetful => 20.min(answer),
         };
