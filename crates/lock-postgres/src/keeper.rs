@@ -2,7 +2,7 @@
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak},
-    time::{Duration, Instant, SystemTime},
+    time::{Duration, Instant},
 };
 
 use distributed_lock::{Clock, Loss, LossCause, Result, SystemClock, Ttl};
@@ -10,20 +10,21 @@ use tokio::{
     runtime::{Handle, RuntimeFlavor},
     sync::{Notify, oneshot, watch},
     task::AbortHandle,
-    time::{error::Elapsed, sleep, timeout},
+    time::sleep,
 };
 
 use crate::{
     answer::Proof,
-    core::{Core, ghost_bound},
     lease::{Lease, Talk, Terms},
     link::{self, Ended, LastWord, SharedError},
-    session::Owner,
-    timing::{Timing, server_millis},
+    timing::Timing,
 };
 
-#[cfg(test)]
-mod tests;
+mod proofs;
+mod renewal;
+mod server_clock;
+
+use server_clock::Clocks;
 
 /// A guard's order to give the hold a new TTL from now on.
 #[derive(Debug)]
@@ -85,7 +86,7 @@ impl Keeper {
         if now >= terms.deadline {
             return false;
         }
-        let first_look = next_heartbeat(&terms).map_or(terms.deadline, |due| due.min(terms.deadline));
+        let first_look = heartbeat_due(&terms).map_or(terms.deadline, |due| due.min(terms.deadline));
         let in_time = tokio::time::Instant::now().checked_add(first_look.saturating_duration_since(now));
         let mut desk = self.desk();
         desk.lease = Arc::downgrade(lease);
@@ -164,7 +165,7 @@ impl Drop for Duty {
 async fn keep_all(duty: Duty) {
     let keeper = &*duty.0;
     let mut watch = keeper.ended.clone();
-    let mut clocks = None;
+    let mut clocks = Clocks::default();
     loop {
         let pause = keeper.pause();
         // All arms are cancel safe: the end of the session is kept, the bell stays rung, the pause is computed anew.
@@ -181,7 +182,7 @@ async fn keep_all(duty: Duty) {
             (None, Some(Ended::Yes(_))) => return,
             (Some(lease), Some(Ended::Look)) if lease.is_over() => return lose(&lease, None),
             (Some(lease), _) => {
-                if !keep(&lease, &mut clocks).await {
+                if !keep(&lease, keeper, &mut clocks).await {
                     keeper.leave(&lease);
                 }
             }
@@ -191,7 +192,7 @@ async fn keep_all(duty: Duty) {
 }
 
 /// Does what is due; `false` once the lease has ended.
-async fn keep(lease: &Arc<Lease>, clocks: &mut Option<(Instant, SystemTime)>) -> bool {
+async fn keep(lease: &Arc<Lease>, keeper: &Keeper, clocks: &mut Clocks) -> bool {
     loop {
         match lease.record.end() {
             None => {}
@@ -208,25 +209,33 @@ async fn keep(lease: &Arc<Lease>, clocks: &mut Option<(Instant, SystemTime)>) ->
                 return false;
             }
         }
-        let sent = lease.core.clock.now();
-        let order = lease.next_order();
-        if order.is_none() && next_heartbeat(&lease.terms()).is_none_or(|due| due > sent) {
+        if lease.is_leaving() {
+            return true;
+        }
+        let terms = lease.terms();
+        let another_ttl = lease.next_order(|order| order.timing != terms.timing);
+        if another_ttl.is_none()
+            && !lease.has_orders()
+            && heartbeat_due(&terms).is_none_or(|due| due > lease.core.clock.now())
+        {
             return true;
         }
         let Some(talk) = lease.begin() else { return false };
-        let proof = match order {
-            Some(order) => renew(lease, talk, order, sent).await,
-            None => heartbeat(lease, talk, sent).await,
+        let lives = match another_ttl {
+            Some(order) => renewal::change_ttl(lease, talk, order, clocks).await,
+            None => proofs::prove(lease, talk, &keeper.bell, clocks).await,
         };
-        let Some(proof) = proof else { return false };
-        watch_clock(&lease.core, clocks, proof.now, lease.terms().timing.margin());
+        if !lives {
+            return false;
+        }
     }
 }
 
 /// When the keeper must look at this lease again.
 fn next_look(lease: &Arc<Lease>) -> Instant {
     let terms = lease.terms();
-    match next_heartbeat(&terms) {
+    match heartbeat_due(&terms) {
+        _ if lease.is_leaving() => terms.deadline,
         _ if lease.has_orders() => terms.proved,
         Some(due) => due.min(terms.deadline),
         None => terms.deadline,
@@ -234,8 +243,12 @@ fn next_look(lease: &Arc<Lease>) -> Instant {
 }
 
 /// With a TTL, none is sent once the deadline is the end of the TTL but for the margin.
-fn next_heartbeat(terms: &Terms) -> Option<Instant> {
-    let next = terms.proved + terms.timing.heartbeat();
+fn heartbeat_due(terms: &Terms) -> Option<Instant> {
+    next_send(terms, terms.timing.heartbeat())
+}
+
+fn next_send(terms: &Terms, interval: Duration) -> Option<Instant> {
+    let next = terms.proved + interval;
     let last = terms.expires.and_then(|expires| expires.checked_sub(terms.timing.margin()));
     last.is_none_or(|last| next < last).then_some(next)
 }
@@ -245,96 +258,39 @@ fn idle_limit(terms: &Terms, now: Instant) -> Duration {
     terms.expires.map_or_else(|| terms.timing.ttl(), |expires| expires.saturating_duration_since(now))
 }
 
-/// `None` if the lease was lost.
-async fn heartbeat(lease: &Arc<Lease>, talk: Talk, sent: Instant) -> Option<Proof> {
-    let terms = lease.terms();
-    let idle = idle_limit(&terms, sent);
-    let asked = timeout(terms.timing.query_timeout(), talk.session().prove(terms.owner, server_millis(idle))).await;
-    conclude(lease, talk, asked, &terms, sent, idle).await.ok()
+/// These terms, proven anew by what was sent then, after which the server waits for us for so long.
+fn proven(terms: &Terms, sent: Instant, idle: Duration) -> Terms {
+    Terms { proved: sent, deadline: terms.timing.deadline(sent, idle), ..*terms }
 }
 
-/// A shortening counts from before the send, a lengthening once it is confirmed. `None` if the lease was lost.
-async fn renew(lease: &Arc<Lease>, mut talk: Talk, order: Renewal, sent: Instant) -> Option<Proof> {
-    let Renewal { timing, ttl, answer } = order;
-    let old = lease.terms();
-    talk.bound_by(ghost_bound(&lease.core.settings.session, old.timing.ttl().max(timing.ttl())));
-    let expires = ttl.duration().map(|ttl| sent + ttl);
-    // The beacon publishes the TTL to others: another TTL, another beacon.
-    let exchanged = match old.owner {
-        Owner::Session(beacon) if old.timing.ttl() != timing.ttl() => Some((beacon, talk.session().beacon(&timing))),
-        _ => None,
-    };
-    let owner = exchanged.map_or(old.owner, |(_, new)| Owner::Session(new));
-    let new = Terms { timing, expires, owner, ..old };
-    let idle = idle_limit(&new, sent);
-    let deadline = timing.deadline(sent, idle);
-    if lease.record.hold().remaining().is_some_and(|left| sent + left > deadline) {
-        // `false` is an end that the conclusion finds as well.
-        let _live = lease.record.extend(Some(deadline), Some(timing.max_grace()));
+/// Extends the lease, from before the send.
+fn confirm(lease: &Lease, terms: Terms) {
+    lease.set_terms(terms);
+    // `false`: it ended while we asked, and the next look, or whoever ended it, sees to the session.
+    let _live = lease.record.extend(Some(terms.deadline), Some(terms.timing.max_grace()));
+}
+
+/// What an answer says of the lease.
+fn judge(answer: Result<Proof, tokio_postgres::Error>) -> Result<Proof, Loss> {
+    match answer {
+        Ok(proof) if proof.owned && !proof.in_recovery => Ok(proof),
+        Ok(_) => Err(Loss::new(LossCause::NotOurs)),
+        Err(error) => Err(Loss::new(LossCause::SessionEnded).with_source(error)),
     }
-    let (limit, millis) = (old.timing.query_timeout(), server_millis(idle));
-    let asked = match exchanged {
-        None => timeout(limit, talk.session().prove(owner, millis)).await,
-        Some((from, to)) => timeout(limit, talk.session().exchange(from, to, millis)).await,
-    };
-    let concluded = match asked {
-        // Said at once; what follows takes until the deadline.
-        Err(elapsed) => {
-            let loss = Loss::new(LossCause::HeartbeatTimeout).with_source(elapsed);
-            lease.record.lose(loss.clone());
-            let _ = answer.send(Err(loss.clone().into()));
-            silent(lease, talk, loss).await;
-            return None;
-        }
-        asked => conclude(lease, talk, asked, &new, sent, idle).await,
-    };
-    // A guard that stopped waiting does not mind.
-    let _ = answer.send(match &concluded {
-        Ok(_) => lease.record.hold().ensure_valid(),
-        Err(loss) => Err(loss.clone().into()),
-    });
-    concluded.ok()
 }
 
-/// Extends the lease from before the send, or ends it.
-async fn conclude(
-    lease: &Arc<Lease>,
-    talk: Talk,
-    asked: Result<Result<Proof, tokio_postgres::Error>, Elapsed>,
-    terms: &Terms,
-    sent: Instant,
-    idle: Duration,
-) -> Result<Proof, Loss> {
-    let loss = match asked {
-        Ok(Ok(proof)) if proof.owned && !proof.in_recovery => {
-            let deadline = terms.timing.deadline(sent, idle);
-            lease.set_terms(Terms { deadline, proved: sent, ..*terms });
-            // `false`: it ended while we asked, and the next look, or whoever ended it, sees to the session.
-            let _live = lease.record.extend(Some(deadline), Some(terms.timing.max_grace()));
-            talk.finish();
-            return Ok(proof);
-        }
-        Ok(Ok(_)) => Loss::new(LossCause::NotOurs),
-        Ok(Err(error)) => Loss::new(LossCause::SessionEnded).with_source(error),
-        Err(elapsed) => {
-            let loss = Loss::new(LossCause::HeartbeatTimeout).with_source(elapsed);
-            silent(lease, talk, loss.clone()).await;
-            return Err(loss);
-        }
-    };
+/// Ends the lease, and the session when its turn ends.
+async fn lost(lease: &Lease, talk: Talk, loss: Loss) {
+    let silent = loss.cause() == LossCause::HeartbeatTimeout;
     // Before the turn ends, since the first end stays.
-    lease.record.lose(loss.clone());
-    drop(talk);
-    Err(loss)
-}
-
-/// The server is silent: the holder is told at once, but the socket stays open until the deadline. A server that is only slow, or
-/// whose answers are lost, would let others in as soon as it closes, while the holder's work may still be ending. The end of the
-/// guard closes it before. Half the margin more costs nobody anything: the server waits for all of it.
-async fn silent(lease: &Lease, talk: Talk, loss: Loss) {
     lease.record.lose(loss);
-    let Terms { deadline, timing, .. } = lease.terms();
-    sleep((deadline + timing.margin() / 2).saturating_duration_since(lease.core.clock.now())).await;
+    if silent {
+        // The holder is told at once, but the socket stays open until the deadline. A server that is only slow, or whose answers are
+        // lost, would let others in as soon as it closes, while the holder's work may still be ending. The end of the guard closes it
+        // before. Half the margin more costs nobody anything: the server waits for all of it.
+        let Terms { deadline, timing, .. } = lease.terms();
+        sleep((deadline + timing.margin() / 2).saturating_duration_since(lease.core.clock.now())).await;
+    }
     drop(talk);
 }
 
@@ -345,19 +301,4 @@ fn lose(lease: &Lease, last_word: LastWord) {
         None => loss,
     });
     lease.destroy();
-}
-
-/// A step of the server's clock against ours can make its timers fire early.
-fn watch_clock(core: &Core, last: &mut Option<(Instant, SystemTime)>, server: SystemTime, margin: Duration) {
-    let ours = core.clock.now();
-    if let Some((our_last, their_last)) = last.replace((ours, server)) {
-        let we_saw = ours.saturating_duration_since(our_last);
-        let step = match server.duration_since(their_last) {
-            Ok(they_saw) => they_saw.abs_diff(we_saw),
-            Err(back) => we_saw + back.duration(),
-        };
-        if step > margin / 2 {
-            core.clock_stepped(step);
-        }
-    }
 }

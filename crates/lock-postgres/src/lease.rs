@@ -4,7 +4,10 @@ use std::{
     collections::VecDeque,
     fmt,
     pin::pin,
-    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -47,6 +50,8 @@ pub(crate) struct Lease {
     /// The slot is no longer busy.
     settled: Notify,
     orders: Mutex<VecDeque<Renewal>>,
+    /// Set when a release begins; however that goes, the lease does not outlive it.
+    leaving: AtomicBool,
     keeper: Arc<Keeper>,
     listed: OnceLock<Ticket>,
 }
@@ -103,6 +108,7 @@ impl Lease {
             slot: Mutex::new(Slot::Idle(session)),
             settled: Notify::new(),
             orders: Mutex::default(),
+            leaving: AtomicBool::new(false),
             listed: OnceLock::new(),
         });
         let ticket = lease.core.registry.list(id, &lease.key, Arc::downgrade(&lease));
@@ -127,8 +133,18 @@ impl Lease {
         !self.orders().is_empty()
     }
 
-    pub(crate) fn next_order(&self) -> Option<Renewal> {
-        self.orders().pop_front()
+    /// The next order, if it is such a one.
+    pub(crate) fn next_order(&self, wanted: impl FnOnce(&Renewal) -> bool) -> Option<Renewal> {
+        let mut orders = self.orders();
+        match orders.front() {
+            Some(order) if wanted(order) => orders.pop_front(),
+            _ => None,
+        }
+    }
+
+    /// Whether somebody waits to take the session.
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.leaving.load(Ordering::Relaxed)
     }
 
     pub(crate) fn terms(&self) -> Terms {
@@ -225,6 +241,8 @@ impl Lease {
             self.destroy();
             return Ok(Release::Lost(self.loss()));
         }
+        // So that the keeper's turn ends with the answers to what it has sent.
+        self.leaving.store(true, Ordering::Relaxed);
         let taken = match self.take_settled() {
             Some(taken) => taken,
             None => match timeout(self.terms().timing.query_timeout(), self.take()).await {

@@ -10,7 +10,9 @@
 //! | m | the margin, max(T/10, 250 ms): network, rounding, small steps of the server's wall clock |
 //!
 //! The deadline is the send of the last confirmed proof of ownership + T(1 - rho) - m, and the constraint
-//! h + tau + g + delta <= T(1 - rho) - m leaves time to send a heartbeat, to miss its answer and to stop the work before it.
+//! h + tau + g + delta <= T(1 - rho) - m leaves time to send a heartbeat, to miss its answer and to stop the work before it. It
+//! holds for slow answers too, since a heartbeat goes whether or not the one before was answered; while one is unanswered h is at
+//! least tau/8.
 
 use std::{
     cmp::{max, min},
@@ -30,6 +32,9 @@ const MAX_MILLIS: u64 = 2_147_483_647;
 
 /// How many times T the idle limit of a session may be that owns nothing: a hold with a TTL may leave its own limit behind.
 pub(crate) const AT_REST_FACTOR: i32 = 2;
+
+/// How many proofs of ownership may be unanswered. All of them fit into one write that the server takes in at once.
+pub(crate) const MAX_IN_FLIGHT: u32 = 8;
 
 const HEARTBEAT: Duration = Duration::from_secs(5);
 const QUERY_TIMEOUT: Duration = Duration::from_secs(10);
@@ -108,6 +113,12 @@ impl Timing {
         self.heartbeat
     }
 
+    /// The same while one is unanswered, so that no more than [`MAX_IN_FLIGHT`] ever are: a heartbeat goes whether or not the one
+    /// before was answered, and tau is up to four times h unless they were set otherwise.
+    pub(crate) fn heartbeat_unanswered(&self) -> Duration {
+        max(self.heartbeat, self.query_timeout / MAX_IN_FLIGHT)
+    }
+
     /// tau: no answer for so long after a send is a loss.
     pub(crate) fn query_timeout(&self) -> Duration {
         self.query_timeout
@@ -130,7 +141,8 @@ impl Timing {
     pub(crate) fn max_grace(&self) -> Duration {
         let query_timeout =
             self.shortest_query_timeout.map_or(self.query_timeout, |least| min(self.query_timeout, least));
-        self.room().saturating_sub(self.heartbeat.saturating_add(query_timeout).saturating_add(DELTA))
+        let detection = Self { query_timeout, ..*self }.detection();
+        self.room().saturating_sub(detection)
     }
 
     /// T_w: how long a session that waits for a lock may be silent at a time when it should not be.
@@ -145,7 +157,7 @@ impl Timing {
 
     /// D: how long a loss can stay unnoticed while the socket stays open.
     pub(crate) fn detection(&self) -> Duration {
-        self.heartbeat.saturating_add(self.query_timeout).saturating_add(DELTA)
+        self.heartbeat_unanswered().saturating_add(self.query_timeout).saturating_add(DELTA)
     }
 
     /// T(1 - rho) - m.
@@ -166,9 +178,14 @@ impl Timing {
             Some(ttl) => format!("a {what} of {ttl:?} would do, or shorter times"),
             None => format!("no {what} would do, so shorten these times"),
         };
-        let Self { ttl, heartbeat, query_timeout, margin, .. } = self;
+        let Self { ttl, query_timeout, margin, .. } = self;
+        let unanswered = self.heartbeat_unanswered();
+        let heartbeat = match self.heartbeat {
+            heartbeat if heartbeat < unanswered => format!("{heartbeat:?}, {unanswered:?} while one is unanswered,"),
+            heartbeat => format!("{heartbeat:?}"),
+        };
         let rule = format!(
-            "heartbeat_interval {heartbeat:?} + query_timeout {query_timeout:?} + {DELTA:?} = {:?} must be at most \
+            "heartbeat_interval {heartbeat} + query_timeout {query_timeout:?} + {DELTA:?} = {:?} must be at most \
              {what} {ttl:?} - 1 % - margin {margin:?} = {:?}; {remedy}",
             self.detection(),
             self.room(),

@@ -75,6 +75,19 @@ fn a_long_ttl_derives_the_defaults_and_a_set_time_is_kept() {
     assert_eq!(timing.max_grace(), millis(60_000 - 600 - 6_000 - 1_000 - 2_000 - 100));
 }
 
+#[test]
+fn while_a_heartbeat_is_unanswered_the_next_is_an_eighth_of_the_query_timeout_away_at_least() {
+    let timing = |heartbeat| Timing::for_ttl(20 * SECOND, Some(heartbeat), Some(8 * SECOND));
+    for (heartbeat, next) in [(millis(10), SECOND), (SECOND, SECOND), (millis(1_500), millis(1_500))] {
+        let timing = timing(heartbeat).unwrap();
+        assert_eq!((timing.heartbeat(), timing.heartbeat_unanswered()), (heartbeat, next));
+        assert_eq!(timing.detection(), next + 8 * SECOND + DELTA);
+    }
+    let refused = Timing::for_ttl(10 * SECOND, Some(millis(10)), Some(8 * SECOND)).unwrap_err().to_string();
+    let sum = "heartbeat_interval 10ms, 1s while one is unanswered, + query_timeout 8s + 100ms = 9.1s";
+    assert!(refused.contains(sum), "{refused}");
+}
+
 /// With the formula written out anew, in whole nanoseconds.
 #[test]
 fn whatever_is_accepted_meets_the_constraint_and_ends_before_the_server_lets_others_in() {
@@ -90,10 +103,13 @@ fn whatever_is_accepted_meets_the_constraint_and_ends_before_the_server_lets_oth
             assert!((MIN_TTL..=MAX_TTL + millis(1)).contains(&timing.ttl()), "{timing:?}");
             let t = timing.ttl().as_nanos();
             let margin = (t / 10).max(250_000_000);
-            let need = timing.heartbeat().as_nanos() + timing.query_timeout().as_nanos() + 100_000_000;
+            let need = max(timing.heartbeat(), timing.query_timeout() / 8).as_nanos()
+                + timing.query_timeout().as_nanos()
+                + 100_000_000;
             assert!(need + margin <= t - t / 100, "{timing:?}");
             let shortest = if query_timeout.is_none() { timing.ttl() / 8 } else { timing.query_timeout() };
-            let least = timing.heartbeat() + min(shortest, timing.query_timeout()) + timing.max_grace() + DELTA;
+            let shortest = min(shortest, timing.query_timeout());
+            let least = max(timing.heartbeat(), shortest / 8) + shortest + timing.max_grace() + DELTA;
             assert!(least.as_nanos() + margin <= t - t / 100, "{timing:?}");
 
             let at = sent();

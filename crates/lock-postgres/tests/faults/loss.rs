@@ -10,7 +10,7 @@ use lock_testkit::{
     proxy::{AfterLoss, Flow},
     wait_until,
 };
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::bench::{
     AMPLE, CHECK_INTERVAL, SHORT_CUT_WAITER, SHORT_DETECTION, SHORT_TTL, Server, Watch, ms, shortened, state_of, trial,
@@ -40,6 +40,8 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("loss::ttl_of_a_holder_cut_off_after_a_late_heartbeat_ends_in_time", late_heartbeat),
         trial("loss::lease_of_a_holder_cut_off_is_its_own_whatever_the_session_had_before", earlier_limits),
         trial("loss::delay_within_the_query_timeout_loses_nothing", slow_network),
+        trial("loss::answers_that_take_four_fifths_of_the_query_timeout_lose_nothing", slow_answers),
+        trial("loss::heartbeats_without_an_answer_are_few_however_short_their_interval", unanswered_heartbeats),
     ]
 }
 
@@ -326,6 +328,46 @@ async fn slow_network(server: Server) {
     guard.ensure_valid().unwrap();
     guard.release().await.unwrap().exclusive().unwrap();
     proxy.pass();
+    locker.close().await.unwrap();
+    server.quiet().await;
+}
+
+/// One answer after the other would prove ownership every 1.92 s, too late for a deadline 1.73 s after each proof.
+async fn slow_answers(server: Server) {
+    const TAU: Duration = ms(1_200);
+    // One renewal after the other, so that two answers must fit.
+    const RENEWED: Duration = ms(3_000);
+    let (proxy, config) = server.proxy();
+    let config = config.with_heartbeat_interval(ms(250)).with_query_timeout(TAU).with_session_ttl(SHORT_TTL);
+    let locker = PostgresLocker::new(&config).unwrap();
+    let guard = locker.acquire("k", Ttl::UNTIL_RELEASED).await.unwrap();
+    let mut renewed = locker.acquire("renewed", RENEWED).await.unwrap();
+    proxy.down(Flow::Delay(TAU * 4 / 5));
+    let until = Instant::now() + TAU * 4;
+    while Instant::now() < until {
+        // Behind a heartbeat it would take 1.92 s.
+        timeout(ms(1_600), renewed.renew(RENEWED)).await.expect("a renewal waits for no answer but its own").unwrap();
+        guard.ensure_valid().unwrap();
+    }
+    renewed.release().await.unwrap().exclusive().unwrap();
+    guard.release().await.unwrap().exclusive().unwrap();
+    proxy.pass();
+    locker.close().await.unwrap();
+    server.quiet().await;
+}
+
+async fn unanswered_heartbeats(server: Server) {
+    let (proxy, config) = server.proxy();
+    let config = config.with_heartbeat_interval(ms(5)).with_query_timeout(ms(800)).with_session_ttl(SHORT_TTL);
+    let locker = PostgresLocker::new(&config).unwrap();
+    let guard = locker.acquire("k", Ttl::UNTIL_RELEASED).await.unwrap();
+    proxy.down(Flow::Hold);
+    proxy.reset_counts();
+    assert_eq!(guard.lost().await.cause(), LossCause::HeartbeatTimeout);
+    let sent = proxy.counts().frontend(b'B');
+    assert!((2..=8).contains(&sent), "{sent} heartbeats without an answer");
+    proxy.pass();
+    drop(guard);
     locker.close().await.unwrap();
     server.quiet().await;
 }

@@ -7,7 +7,7 @@ use std::{
 
 use distributed_lock::{Clock, SystemClock};
 
-use super::watch_clock;
+use super::Clocks;
 use crate::{PostgresConfig, core::Core, logged::Log};
 
 const MARGIN: Duration = Duration::from_millis(500);
@@ -31,7 +31,7 @@ struct Watched {
     core: Core,
     ours: ManualClock,
     theirs: SystemTime,
-    last: Option<(Instant, SystemTime)>,
+    clocks: Clocks,
     log: Log,
 }
 
@@ -43,7 +43,7 @@ impl Watched {
         core.clock = Arc::new(ours.clone());
         // Years from ours: only differences count.
         let theirs = SystemTime::UNIX_EPOCH + SECOND * 1_000;
-        let mut watched = Self { core, ours, theirs, last: None, log: Log::default() };
+        let mut watched = Self { core, ours, theirs, clocks: Clocks::default(), log: Log::default() };
         assert_eq!(watched.read(Duration::ZERO, |theirs| theirs), None);
         watched
     }
@@ -54,7 +54,7 @@ impl Watched {
         self.theirs = server(self.theirs);
         let before = self.log.lines().len();
         tracing::subscriber::with_default(self.log.clone(), || {
-            watch_clock(&self.core, &mut self.last, self.theirs, MARGIN);
+            self.clocks.compare(&self.core, self.theirs, MARGIN);
         });
         let mut new = self.log.lines().split_off(before);
         assert!(new.len() <= 1, "{new:?}");

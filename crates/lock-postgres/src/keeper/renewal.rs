@@ -1,0 +1,60 @@
+//! A renewal that changes the TTL. It goes alone, so that no older answer can undo it.
+
+use std::sync::Arc;
+
+use distributed_lock::{Loss, LossCause};
+use tokio::time::timeout;
+
+use super::{Clocks, Renewal, confirm, idle_limit, judge, lost, proven};
+use crate::{
+    core::ghost_bound,
+    lease::{Lease, Talk, Terms},
+    session::Owner,
+    timing::server_millis,
+};
+
+/// A shortening counts from before the send, a lengthening once it is confirmed. `false` if the lease was lost.
+pub(super) async fn change_ttl(lease: &Arc<Lease>, mut talk: Talk, order: Renewal, clocks: &mut Clocks) -> bool {
+    let Renewal { timing, ttl, answer } = order;
+    let (old, sent) = (lease.terms(), lease.core.clock.now());
+    talk.bound_by(ghost_bound(&lease.core.settings.session, old.timing.ttl().max(timing.ttl())));
+    let expires = ttl.duration().map(|ttl| sent + ttl);
+    // The beacon publishes the TTL to others: another TTL, another beacon.
+    let exchanged = match old.owner {
+        Owner::Session(beacon) if old.timing.ttl() != timing.ttl() => Some((beacon, talk.session().beacon(&timing))),
+        _ => None,
+    };
+    let owner = exchanged.map_or(old.owner, |(_, new)| Owner::Session(new));
+    let new = Terms { timing, expires, owner, ..old };
+    let idle = idle_limit(&new, sent);
+    let new = proven(&new, sent, idle);
+    if lease.record.hold().remaining().is_some_and(|left| sent + left > new.deadline) {
+        // `false` is an end that the conclusion finds as well.
+        let _live = lease.record.extend(Some(new.deadline), Some(timing.max_grace()));
+    }
+    let (limit, millis) = (old.timing.query_timeout(), server_millis(idle));
+    let asked = match exchanged {
+        None => timeout(limit, talk.session().prove(owner, millis)).await,
+        Some((from, to)) => timeout(limit, talk.session().exchange(from, to, millis)).await,
+    };
+    let proof = match asked {
+        Ok(asked) => judge(asked),
+        Err(elapsed) => Err(Loss::new(LossCause::HeartbeatTimeout).with_source(elapsed)),
+    };
+    match proof {
+        Ok(proof) => {
+            confirm(lease, new);
+            talk.finish();
+            // A guard that stopped waiting does not mind.
+            let _ = answer.send(lease.record.hold().ensure_valid());
+            clocks.compare(&lease.core, proof.now, timing.margin());
+            true
+        }
+        Err(loss) => {
+            // Said at once; what follows may take until the deadline.
+            let _ = answer.send(Err(loss.clone().into()));
+            lost(lease, talk, loss).await;
+            false
+        }
+    }
+}
