@@ -1,36 +1,33 @@
 //! One PostgreSQL connection of ours that can own advisory locks: opened, set up, and asked.
 
 use std::{
-    hash::{BuildHasher, RandomState},
     pin::Pin,
-    sync::{
-        Arc,
-        atomic::{AtomicI32, Ordering},
-    },
+    sync::Arc,
     time::{Duration, SystemTime},
 };
 
-use distributed_lock::{Error, ErrorKind, Result};
-use tokio::time::{Instant, timeout_at};
+use distributed_lock::Result;
 use tokio_postgres::{
     Client, IsolationLevel, Row, Statement, Transaction,
     types::{ToSql, Type},
 };
 
 use crate::{
-    answer::{Answer, Before, Limits, Proof, answer, beacon_taken, before, limits, proof},
-    connect::{Connector, Opened},
+    answer::{Answer, Before, Limits, Proof, answer, beacon_taken, before, proof},
     error,
     keeper::Keeper,
-    link::{Borrowed, Link, OwnLink},
+    link::{Borrowed, Link},
     sql,
     timer::Timer,
-    timing::{AT_REST_FACTOR, Timing, server_millis},
-    world::{WorldCell, ensure_borrowed, ensure_identity, refuse_standby},
+    timing::{Timing, server_millis},
+    world::refuse_standby,
 };
 
-/// For one server: from the look-up of its name until the session is set up.
-const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
+mod opening;
+mod ttl;
+
+use opening::{RENEW_TYPES, initialize};
+use ttl::SessionTtl;
 
 pub(crate) type DriverError = tokio_postgres::Error;
 
@@ -72,44 +69,6 @@ struct Own {
     inherited: Limits,
     ttl: SessionTtl,
     renew: Statement,
-}
-
-/// The TTL, in ms, that a session of ours publishes with its beacon and has as its idle limit. Nobody else can change them, and a
-/// session whose statement failed is destroyed. Most holds find the one they want, so that a grant is a single lock call.
-#[derive(Debug)]
-struct SessionTtl {
-    at_rest: i32,
-    now: AtomicI32,
-    /// The idle limit where a heartbeat set it to what was left of a TTL.
-    limit: AtomicI32,
-}
-
-impl SessionTtl {
-    fn new(at_rest: i32) -> Self {
-        Self { at_rest, now: AtomicI32::new(at_rest), limit: AtomicI32::new(at_rest) }
-    }
-
-    fn now(&self) -> i32 {
-        self.now.load(Ordering::Relaxed)
-    }
-
-    fn is(&self, millis: i32) -> bool {
-        self.now() == millis && self.limit.load(Ordering::Relaxed) == millis
-    }
-
-    fn set(&self, millis: i32, limit: i32) {
-        self.now.store(millis, Ordering::Relaxed);
-        self.limit.store(limit, Ordering::Relaxed);
-    }
-
-    /// What it must be set to when a hold ends. The next hold may want the same one, so one that is a little longer stays: see
-    /// [`Timing::longest_at_rest`](crate::timing::Timing::longest_at_rest).
-    fn to_rest(&self) -> Option<i32> {
-        let longest = self.at_rest.saturating_mul(AT_REST_FACTOR);
-        let may_stay = |millis: i32| self.at_rest <= millis && millis <= longest;
-        let both = may_stay(self.now()) && may_stay(self.limit.load(Ordering::Relaxed));
-        (!both).then_some(self.at_rest)
-    }
 }
 
 /// The key of the two-int space that tells whether this session still owns what it took: the TTL in ms, and 32 random bits.
@@ -157,82 +116,6 @@ pub(crate) struct Ask {
 }
 
 impl Session {
-    /// Opens a session on the first server that accepts locks. `idle` is the limit of a session that owns nothing, in ms.
-    pub(crate) async fn open(connector: &Connector, idle: i32, world: &WorldCell) -> Result<Self> {
-        let mut failed = None;
-        for target in connector.hosts() {
-            let deadline = Instant::now() + OPEN_TIMEOUT;
-            let opened = match connector.open(target, OPEN_TIMEOUT).await {
-                Ok(opened) => opened,
-                Err(error) => {
-                    failed = Some(Error::from(error));
-                    continue;
-                }
-            };
-            let at = opened.target.clone();
-            let set_up = timeout_at(deadline, Self::set_up(opened, idle, world)).await;
-            match set_up {
-                Ok(Ok(session)) => return Ok(session),
-                Ok(Err(error)) => failed = Some(error),
-                Err(_elapsed) => {
-                    let message = format!("{at} accepted the connection but did not answer within {OPEN_TIMEOUT:?}");
-                    failed = Some(Error::new(ErrorKind::Unavailable, message));
-                }
-            }
-        }
-        Err(failed.unwrap_or_else(|| Error::new(ErrorKind::Misconfigured, "the connection string names no host")))
-    }
-
-    async fn set_up(opened: Opened, idle: i32, world: &WorldCell) -> Result<Self> {
-        let target = opened.target.clone();
-        let link = OwnLink::drive(opened);
-        let beacon = Beacon { ttl_millis: idle, random: random() };
-        // All in one write.
-        let (identity, initialized) =
-            tokio::try_join!(biased; link.query_typed_one(sql::IDENTITY, &[]), initialize(&link, beacon))
-                .map_err(|error| set_up_failed(error, &target))?;
-        ensure_identity(&identity, &target, world)?;
-        let (statements, own) = initialized.ok_or_else(beacon_taken)?;
-        let link = Link::Own(link);
-        Ok(Self {
-            keeper: SessionKeeper(Keeper::new(link.watch())),
-            link,
-            random: beacon.random,
-            timer: Timer::default(),
-            statements,
-            own: Some(own),
-        })
-    }
-
-    /// A session over a connection of a pool that the user handed in. Its settings stay as they are.
-    pub(crate) async fn borrow(object: deadpool_postgres::Object, world: &WorldCell) -> Result<Self> {
-        let prepare = |statement, types| object.prepare_typed_cached(statement, types);
-        // The statements come from the connection's own cache, but for the first time. Which server it is must be asked each time:
-        // the pool may have reconnected to another.
-        let (identity, try_lock, try_fenced, heartbeat, unlock) = tokio::try_join!(
-            object.simple_query(sql::BORROWED_IDENTITY),
-            prepare(sql::TRY_BORROWED, LOCK_AND_LIMIT),
-            prepare(sql::TRY_BORROWED_FENCED, LOCK_AND_LIMIT),
-            prepare(sql::HEARTBEAT, BEACON_AND_LIMIT),
-            prepare(sql::UNLOCK_BORROWED, LOCK_AND_LIMIT),
-        )
-        .map_err(|error| error::wrap(error, "prepare a borrowed session"))?;
-        if let Err(error) = ensure_borrowed(&identity, world) {
-            drop(deadpool_postgres::Object::take(object));
-            return Err(error);
-        }
-        let statements = Statements { try_lock, try_fenced, heartbeat, unlock };
-        let link = Link::Borrowed(Borrowed(object));
-        Ok(Self {
-            keeper: SessionKeeper(Keeper::new(link.watch())),
-            link,
-            random: random(),
-            timer: Timer::default(),
-            statements,
-            own: None,
-        })
-    }
-
     /// Ends it for good, instead of letting it go back to a pool.
     pub(crate) fn end(self) {
         if let Link::Borrowed(Borrowed(object)) = self.link {
@@ -551,67 +434,5 @@ impl Session {
                 Ok(if owned { Unlocked::Clean } else { Unlocked::NotOurs })
             }
         }
-    }
-}
-
-const KEY: &[Type] = &[Type::INT8];
-const LOCK_AND_LIMIT: &[Type] = &[Type::INT8, Type::INT4, Type::INT4, Type::TEXT];
-const BEACON_AND_LIMIT: &[Type] = &[Type::INT4, Type::INT4, Type::TEXT];
-const RENEW_TYPES: &[Type] = &[Type::INT4, Type::INT4, Type::INT4, Type::INT4, Type::TEXT];
-
-/// Our settings, beacon and statements, in one write.
-///
-/// `None` if another session has this beacon.
-async fn initialize(client: &Client, beacon: Beacon) -> Result<Option<(Statements, Own)>, DriverError> {
-    let Beacon { ttl_millis, random } = beacon;
-    let idle = ttl_millis.to_string();
-    let settings = [(&idle as _, Type::TEXT), (&ttl_millis as _, Type::INT4), (&random as _, Type::INT4)];
-    let (before, try_lock, try_fenced, heartbeat, unlock, renew) = tokio::try_join!(
-        biased;
-        client.query_typed_one(sql::SETUP, &settings),
-        client.prepare_typed(sql::TRY, KEY),
-        client.prepare_typed(sql::TRY_FENCED, KEY),
-        client.prepare_typed(sql::HEARTBEAT, BEACON_AND_LIMIT),
-        client.prepare_typed(sql::UNLOCK, KEY),
-        client.prepare_typed(sql::RENEW, RENEW_TYPES),
-    )?;
-    let own = Own { inherited: limits(&before)?, ttl: SessionTtl::new(ttl_millis), renew };
-    let taken = before.try_get::<_, bool>("beacon")? && before.try_get::<_, bool>("again")?;
-    Ok(taken.then_some((Statements { try_lock, try_fenced, heartbeat, unlock }, own)))
-}
-
-/// The keys of a `RandomState` come from the system, and each one has others.
-fn random() -> i32 {
-    let [a, b, c, d, ..] = RandomState::new().hash_one(()).to_be_bytes();
-    i32::from_be_bytes([a, b, c, d])
-}
-
-fn set_up_failed(error: DriverError, target: &str) -> Error {
-    if error.code().is_some_and(|state| state.code() == "42704") {
-        let message = format!("{target} lacks a setting that leases need: PostgreSQL 14 or newer is required");
-        return error::with_state(Error::new(ErrorKind::Misconfigured, message), error);
-    }
-    error::wrap(error, "set up a session")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_session_s_ttl_is_put_back_unless_it_is_up_to_twice_the_one_at_rest() {
-        let ttl = SessionTtl::new(17_000);
-        for (now, to_rest) in
-            [(17_000, None), (34_000, None), (16_999, Some(17_000)), (34_001, Some(17_000)), (i32::MAX, Some(17_000))]
-        {
-            ttl.set(now, now);
-            assert!(ttl.is(now));
-            assert_eq!(ttl.to_rest(), to_rest, "{now}");
-        }
-        ttl.set(60_000, 30_000);
-        assert_eq!(ttl.to_rest(), Some(17_000), "a heartbeat set the limit, the beacon says another TTL");
-        ttl.set(30_000, 29_000);
-        assert!(!ttl.is(30_000) && !ttl.is(29_000), "a heartbeat set the limit to what was left");
-        assert_eq!(SessionTtl::new(i32::MAX).to_rest(), None);
     }
 }

@@ -19,7 +19,7 @@ use std::{
     time::Duration,
 };
 
-use distributed_lock::InvalidInput;
+use distributed_lock::{Error, ErrorKind, InvalidInput, Result};
 use rustls::pki_types::ServerName;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -47,6 +47,9 @@ use self::{
 
 /// For one server, from the look-up of its name until it is ready for statements.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// For one server, from the look-up of its name until the session is set up.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What operators see of us in the server's views, unless the string says otherwise.
 const APPLICATION_NAME: &str = "distributed-lock";
@@ -103,9 +106,31 @@ impl Connector {
         Ok(Self { targets: string.targets, driver, password, tls, connect_timeout })
     }
 
-    /// The servers, in the order to try them. Which of them accepts locks is for the caller to ask.
-    pub(crate) fn hosts(&self) -> impl Iterator<Item = &Target> {
-        self.targets.iter()
+    /// Opens a connection to the first of the servers, in their order, that it can be set up on.
+    ///
+    /// Cancel safe, as [`open`](Self::open) is.
+    pub(crate) async fn first<T, F: Future<Output = Result<T>>>(&self, set_up: impl Fn(Opened) -> F) -> Result<T> {
+        let mut failed = None;
+        for target in &self.targets {
+            let deadline = Instant::now() + OPEN_TIMEOUT;
+            let opened = match self.open(target, OPEN_TIMEOUT).await {
+                Ok(opened) => opened,
+                Err(error) => {
+                    failed = Some(Error::from(error));
+                    continue;
+                }
+            };
+            match timeout_at(deadline, set_up(opened)).await {
+                Ok(Ok(ready)) => return Ok(ready),
+                Ok(Err(error)) => failed = Some(error),
+                Err(_elapsed) => {
+                    let message =
+                        format!("{target} accepted the connection but did not answer within {OPEN_TIMEOUT:?}");
+                    failed = Some(Error::new(ErrorKind::Unavailable, message));
+                }
+            }
+        }
+        Err(failed.unwrap_or_else(|| Error::new(ErrorKind::Misconfigured, "the connection string names no host")))
     }
 
     /// Opens a connection to this server within this time, or the connect timeout if that is shorter.

@@ -18,6 +18,6 @@ const AMPLE: Duration = Duration::from_secs(10);
 /// Opens a connection to the first server of the string.
 async fn open(text: &str, within: Duration) -> Result<Opened, Error> {
     let connector = Connector::new(text.parse()?, None)?;
-    let target = connector.hosts().next().expect("a string has at least one host");
+    let target = connector.targets.first().expect("a string has at least one host");
     Ok(connector.open(target, within).await?)
 }

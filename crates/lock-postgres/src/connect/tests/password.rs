@@ -63,7 +63,7 @@ async fn refused(source: PasswordSource, within: Duration) -> Error {
     let address = server.local_addr().unwrap().to_string();
     let string = format!("postgres://u@{address}/d").parse().unwrap();
     let connector = Connector::new(string, Some(source)).unwrap();
-    let target = connector.hosts().next().unwrap();
+    let target = connector.targets.first().unwrap();
     let opened = tokio::select! {
         opened = connector.open(target, within) => opened,
         _ = server.accept() => panic!("it connects without a password"),
