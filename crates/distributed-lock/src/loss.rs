@@ -8,7 +8,7 @@ pub enum LossCause {
     Closed,
     /// The deadline passed without a confirmed renewal.
     DeadlinePassed,
-    /// The store did not confirm our ownership in time. It may still count us as the holder.
+    /// The store did not confirm our ownership in time, or refused to say. It may still count us as the holder.
     HeartbeatTimeout,
     /// The store says that it is not ours.
     NotOurs,

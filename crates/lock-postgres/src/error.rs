@@ -3,6 +3,7 @@
 use std::{error::Error as StdError, io};
 
 use distributed_lock::{Error, ErrorKind};
+use tokio_postgres::error::Severity;
 
 /// SQLSTATEs by their longest known beginning; the first match counts.
 ///
@@ -72,7 +73,12 @@ pub(crate) fn server_ended_session(error: &tokio_postgres::Error) -> bool {
     error.code().is_some_and(|state| matches!(state.code(), "57P01" | "57P02" | "57P05" | "25P03" | "25P04"))
 }
 
-/// The same for a statement after which the session is destroyed: whatever it did ends with the session, so nothing stays in doubt.
+/// Whether the server refused a statement in a session that goes on.
+pub(crate) fn leaves_session(error: &tokio_postgres::Error) -> bool {
+    error.as_db_error().is_some_and(|error| error.parsed_severity() == Some(Severity::Error))
+}
+
+/// An unavailability for a statement after which the session is destroyed: whatever it did ends with the session, so nothing stays in doubt.
 pub(crate) fn unavailable(error: tokio_postgres::Error, doing: &'static str) -> Error {
     let kind = match classify(&error) {
         ErrorKind::Indeterminate | ErrorKind::Contended => ErrorKind::Unavailable,

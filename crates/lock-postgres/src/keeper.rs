@@ -15,8 +15,10 @@ use tokio::{
 
 use crate::{
     answer::Proof,
+    error,
     lease::{Lease, Talk, Terms},
     link::{self, Ended, LastWord, SharedError},
+    session::Owner,
     timing::Timing,
 };
 
@@ -271,22 +273,27 @@ fn confirm(lease: &Lease, terms: Terms) {
 }
 
 /// What an answer says of the lease.
-fn judge(answer: Result<Proof, tokio_postgres::Error>) -> Result<Proof, Loss> {
+fn judge(answer: Result<Proof, tokio_postgres::Error>, owner: Owner) -> Result<Proof, Loss> {
+    let is_session = matches!(owner, Owner::Session(_));
     match answer {
         Ok(proof) if proof.owned && !proof.in_recovery => Ok(proof),
         Ok(_) => Err(Loss::new(LossCause::NotOurs)),
+        // Cancelled, say: the session may own the lock still, while a transaction has lost it.
+        Err(error) if is_session && error::leaves_session(&error) => {
+            Err(Loss::new(LossCause::HeartbeatTimeout).with_source(error))
+        }
         Err(error) => Err(Loss::new(LossCause::SessionEnded).with_source(error)),
     }
 }
 
 /// Ends the lease, and the session when its turn ends.
 async fn lost(lease: &Lease, talk: Talk, loss: Loss) {
-    let silent = loss.cause() == LossCause::HeartbeatTimeout;
+    let may_be_ours = loss.cause() == LossCause::HeartbeatTimeout;
     // Before the turn ends, since the first end stays.
     lease.record.lose(loss);
-    if silent {
+    if may_be_ours {
         // The holder is told at once, but the socket stays open until the deadline. A server that is only slow, or whose answers are
-        // lost, would let others in as soon as it closes, while the holder's work may still be ending. The end of the guard closes it
+        // lost, or that refused to answer, would let others in as soon as it closes, while the holder's work may still be ending. The end of the guard closes it
         // before. Half the margin more costs nobody anything: the server waits for all of it.
         let Terms { deadline, timing, .. } = lease.terms();
         sleep((deadline + timing.margin() / 2).saturating_duration_since(lease.core.clock.now())).await;

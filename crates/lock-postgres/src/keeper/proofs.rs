@@ -78,7 +78,7 @@ impl Flight<'_> {
             tokio::select! {
                 biased;
                 Some(answer) = asked.next() => {
-                    let proof = judge(answer)?;
+                    let proof = judge(answer, self.latest.owner)?;
                     if let Some(sent) = self.sent.pop_front() {
                         self.confirmed(sent);
                     }

@@ -38,7 +38,7 @@ pub(super) async fn change_ttl(lease: &Arc<Lease>, mut talk: Talk, order: Renewa
         Some((from, to)) => timeout(limit, talk.session().exchange(from, to, millis)).await,
     };
     let proof = match asked {
-        Ok(asked) => judge(asked),
+        Ok(asked) => judge(asked, owner),
         Err(elapsed) => Err(Loss::new(LossCause::HeartbeatTimeout).with_source(elapsed)),
     };
     match proof {

@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use distributed_lock::{Attempt, Backend, Contention, ErrorKind, LockerExt, Ran, Ttl};
+use distributed_lock::{Attempt, Backend, Contention, ErrorKind, LockerExt, Loss, LossCause, Ran, Ttl};
 use libtest_mimic::{Failed, Trial};
 use lock_postgres::{PostgresConfig, PostgresLocker};
 use lock_testkit::{Cluster, Observer, proxy::Flow, requirement};
@@ -15,7 +15,7 @@ use tokio::{
 };
 use tokio_postgres::NoTls;
 
-use crate::bench::{AMPLE, Server, ms, shortened, trial};
+use crate::bench::{AMPLE, Server, ms, shortened, state_of, trial};
 
 pub(crate) fn trials() -> Vec<Trial> {
     let on_one_thread = |name, test: fn(&Cluster)| {
@@ -26,6 +26,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     };
     vec![
         trial("silence::work_in_its_grace_has_ended_before_another_gets_in", work_in_its_grace),
+        trial("silence::work_whose_heartbeat_was_refused_has_ended_before_another_gets_in", refused_heartbeat),
         trial("silence::ping_of_a_silent_server_ends", ping_ends),
         trial("silence::closing_waits_for_a_release_in_flight", closing_waits),
         trial("silence::wait_over_a_slow_network_elapses_and_is_no_error", slow_network),
@@ -43,12 +44,27 @@ pub(crate) fn trials() -> Vec<Trial> {
 async fn work_in_its_grace(server: Server) {
     let (proxy, config) = server.proxy();
     let locker = PostgresLocker::new(&config).unwrap();
+    let loss = work_until_dropped(&server, &locker, async || proxy.down(Flow::Drop)).await;
+    assert_eq!(loss.cause(), LossCause::HeartbeatTimeout);
+}
+
+/// The server refuses the heartbeat, and keeps the lock of a session that goes on.
+async fn refused_heartbeat(server: Server) {
+    let admin = server.admin().await;
+    admin.batch_execute("CREATE ROLE refused_heartbeat LOGIN").await.unwrap();
+    let locker = PostgresLocker::from_url(&server.url_of("refused_heartbeat")).unwrap();
+    let refuse = "REVOKE EXECUTE ON FUNCTION pg_catalog.pg_try_advisory_lock(int4, int4) FROM public";
+    let loss = work_until_dropped(&server, &locker, async || admin.batch_execute(refuse).await.unwrap()).await;
+    assert_eq!((loss.cause(), state_of(&loss).as_deref()), (LossCause::HeartbeatTimeout, Some("42501")));
+}
+
+/// Work that is told of the loss, and ends only when it is dropped, while another queues for the key.
+async fn work_until_dropped(server: &Server, locker: &PostgresLocker, disturb: impl AsyncFnOnce()) -> Loss {
     let mut guard = locker.acquire("k", ms(8_000)).await.unwrap();
     let rival = server.rival("k", &guard.hold()).await;
-    proxy.down(Flow::Drop);
+    disturb().await;
     let last = Arc::new(Mutex::new(Instant::now()));
     let ticking = Arc::clone(&last);
-    // It is told, and ends only when it is dropped.
     let work = async move {
         loop {
             *ticking.lock().unwrap() = Instant::now();
@@ -56,10 +72,11 @@ async fn work_in_its_grace(server: Server) {
         }
     };
     let ran: Ran<()> = guard.run(ms(4_000), work).await.unwrap();
-    assert!(matches!(ran, Ran::Lost { value: None, .. }));
+    let Ran::Lost { value: None, loss, .. } = ran else { panic!("{ran:?}") };
     let (_rival, granted) = rival.granted().await;
     let last = *last.lock().unwrap();
     assert!(last <= granted, "both worked for {:?}", last - granted);
+    loss
 }
 
 async fn ping_ends(server: Server) {
