@@ -29,6 +29,8 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("loss::terminated_waiter_gets_the_server_s_word_and_leaves_nothing", terminated_waiter),
         trial("loss::session_terminated_in_the_middle_of_a_release_is_never_a_release", terminated_in_release),
         trial("loss::release_whose_answer_is_lost_is_unavailable_and_frees_the_key", unanswered_release),
+        trial("loss::confirmed_release_stays_one_when_its_session_then_closes", closed_after_unlock),
+        trial("loss::confirmed_release_stays_one_when_its_session_is_over_before_it_is_read", over_after_unlock),
         trial_alone("loss::immediate_restart_is_told_at_once_and_tokens_rise", |builder| builder, restart),
         broken_off("cut", Proxy::cut),
         broken_off("reset", Proxy::reset),
@@ -133,6 +135,44 @@ async fn unanswered_release(server: Server) {
         drop((locker, proxy));
         server.quiet().await;
     }
+}
+
+/// After the unlock the session is brought back from its TTL, and does not survive that.
+async fn closed_after_unlock(server: Server) {
+    let (proxy, config) = server.proxy();
+    let locker = PostgresLocker::new(&config).unwrap();
+    let guard = locker.acquire("k", Duration::from_secs(60)).await.unwrap();
+    let pid = server.holder().await;
+    proxy.lose_reply(2, AfterLoss::Close);
+    guard.release().await.unwrap().exclusive().unwrap();
+    let guard = locker.acquire("k", Ttl::UNTIL_RELEASED).await.unwrap();
+    assert_ne!(server.holder().await, pid, "the proxy closed it");
+    guard.release().await.unwrap().exclusive().unwrap();
+    locker.close().await.unwrap();
+    server.quiet().await;
+}
+
+/// The answer and the end of the session arrive together.
+async fn over_after_unlock(server: Server) {
+    let (proxy, config) = server.proxy();
+    let locker = PostgresLocker::new(&config).unwrap();
+    let guard = locker.acquire("k", Ttl::UNTIL_RELEASED).await.unwrap();
+    let pid = server.holder().await;
+    proxy.down(Flow::Hold);
+    let end = async {
+        let unlocked = async || server.observer.key_locks().await.unwrap().is_empty();
+        wait_until(AMPLE, "the unlock is carried out", unlocked).await.unwrap();
+        assert!(server.observer.terminate(pid).await.unwrap());
+        let gone = async || server.pooled().await.iter().all(|session| session.pid != pid);
+        wait_until(AMPLE, "the session is gone", gone).await.unwrap();
+        proxy.pass();
+    };
+    let (released, ()) = tokio::join!(guard.release(), end);
+    released.unwrap().exclusive().unwrap();
+    let guard = locker.acquire("k", Ttl::UNTIL_RELEASED).await.unwrap();
+    guard.release().await.unwrap().exclusive().unwrap();
+    locker.close().await.unwrap();
+    server.quiet().await;
 }
 
 async fn restart(cluster: Cluster, server: Server) {

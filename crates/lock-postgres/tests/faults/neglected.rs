@@ -5,6 +5,7 @@ use std::{
     pin::{Pin, pin},
     sync::Arc,
     task::{Context, Poll, Waker},
+    time::Duration,
 };
 
 use distributed_lock::{Backend, Contention, ErrorKind, LockerExt, Ttl};
@@ -28,6 +29,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("neglected::grant_that_is_read_when_its_lease_is_over_is_no_hold_and_hides_nobody", late_grant),
         on_cluster("neglected::session_of_a_runtime_that_is_not_polled_is_not_used_from_another", unpolled),
+        on_cluster("neglected::hold_after_a_suspend_has_its_heartbeats", after_suspend),
         on_cluster("neglected::wait_never_depends_on_a_runtime_that_is_not_polled", unpolled_wait),
     ]
 }
@@ -97,6 +99,38 @@ fn unpolled_wait(cluster: &Cluster) {
         acquired.unwrap().unwrap().release().await.unwrap().exclusive().unwrap();
         locker.close().await.unwrap();
         other.close().await.unwrap();
+        server.quiet().await;
+    });
+}
+
+/// For that long the timers of this thread's runtime stand still, while our own clock goes on.
+#[expect(clippy::disallowed_methods, reason = "nothing else may run meanwhile")]
+fn suspend(duration: Duration) {
+    tokio::time::pause();
+    std::thread::sleep(duration);
+    tokio::time::resume();
+}
+
+/// The alarm for the first hold's heartbeat, which stays after it, goes off later by our clock than it was set for.
+fn after_suspend(cluster: &Cluster) {
+    one_thread().block_on(async {
+        let server = Server::on(cluster).await;
+        let (proxy, config) = server.proxy();
+        let locker = PostgresLocker::new(&config.with_pool_size(1).with_watchdog(false)).unwrap();
+        // Its first heartbeat is due after an eighth of its TTL.
+        let guard = locker.acquire("k", SHORT_TTL * 8).await.unwrap();
+        let pid = server.holder().await;
+        guard.release().await.unwrap().exclusive().unwrap();
+        suspend(SHORT_TTL);
+        let guard = locker.acquire("k", SHORT_TTL).await.unwrap();
+        proxy.reset_counts();
+        assert_eq!(server.holder().await, pid, "on the same session");
+        let beats = wait_until(AMPLE, "a heartbeat", async || proxy.counts().frontend(b'B') > 0);
+        beats.await.unwrap();
+        guard.ensure_valid().expect("the first heartbeat comes before the deadline");
+        guard.release().await.unwrap().exclusive().unwrap();
+        locker.close().await.unwrap();
+        drop(proxy);
         server.quiet().await;
     });
 }

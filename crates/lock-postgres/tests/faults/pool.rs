@@ -12,14 +12,14 @@ use std::{
 use distributed_lock::{Backend, Contention, ErrorKind, LockerExt, LossCause, ScopedLockerExt, Ttl};
 use libtest_mimic::Trial;
 use lock_postgres::{PostgresConfig, PostgresLocker, PostgresScopedLocker};
-use lock_testkit::{Detector, observe::Session, requirement::rounds, wait_until};
+use lock_testkit::{Detector, observe::Session, proxy::Flow, requirement::rounds, wait_until};
 use tokio::{
     task::JoinSet,
-    time::{sleep, timeout},
+    time::{Instant, sleep, timeout},
 };
 use tokio_postgres::NoTls;
 
-use crate::bench::{AMPLE, SHORT_DETECTION, Server, Watch, contention, ms, shortened, trial};
+use crate::bench::{AMPLE, CHECK_INTERVAL, SHORT_DETECTION, Server, Watch, contention, ms, shortened, trial};
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
@@ -30,6 +30,10 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("pool::case_45_bodies_progress_whatever_the_lock_s_pool_does", case_45),
         trial("pool::case_45_pool_of_one_for_everything_is_bounded", case_45_pool_of_one),
         trial("pool::pool_handed_in_loses_and_frees_as_our_own", handed_in),
+        trial(
+            "pool::place_of_a_hold_renewed_to_a_longer_ttl_comes_back_only_with_the_end_of_its_session",
+            renewed_place,
+        ),
         trial("pool::session_ended_while_it_lay_in_the_pool_is_replaced_unseen", ended_in_the_pool),
     ]
 }
@@ -254,6 +258,37 @@ async fn handed_in(server: Server) {
     drop(used);
     locker.close().await.unwrap();
     pool.close();
+    server.quiet().await;
+}
+
+/// The server keeps the session for the new TTL, which is longer than it would have kept it before. Nothing tells us of its end.
+async fn renewed_place(server: Server) {
+    let renewed = ms(3_000);
+    let (proxy, config) = server.proxy();
+    let config = config.with_heartbeat_interval(ms(100)).with_query_timeout(ms(500)).with_session_ttl(ms(1_000));
+    let config = config.with_pool_size(1).with_conn_wait_timeout(ms(20)).with_watchdog(false);
+    let locker = PostgresLocker::new(&config).unwrap();
+    let mut guard = locker.acquire("k", ms(1_000)).await.unwrap();
+    let pid = server.holder().await;
+    guard.renew(renewed).await.unwrap();
+    proxy.both(Flow::Drop);
+    let destroyed = Instant::now();
+    drop(guard);
+    // With the place a try gets as far as connecting, which nobody answers.
+    let refused = timeout(AMPLE, async {
+        loop {
+            match locker.try_acquire("x", Ttl::UNTIL_RELEASED).await {
+                Ok(attempt) => assert_eq!(contention(attempt), Contention::NoConnection),
+                Err(error) => return error,
+            }
+        }
+    });
+    assert_eq!(refused.await.expect("the place comes back").kind(), ErrorKind::Unavailable);
+    let (sessions, took) = (server.pooled().await, destroyed.elapsed());
+    let is_gone = sessions.iter().all(|session| session.pid != pid);
+    assert!(is_gone || took >= renewed + CHECK_INTERVAL, "the place came back after {took:?}: {sessions:?}");
+    proxy.pass();
+    locker.close().await.unwrap();
     server.quiet().await;
 }
 
