@@ -27,6 +27,7 @@ use crate::{
     error,
     housekeeping::Sender,
     keeper::{Keeper, Renewal},
+    pool::InUse,
     registry::Ticket,
     reserved::Reserved,
     session::{Owner, Session, Unlocked},
@@ -40,8 +41,8 @@ pub(crate) struct Lease {
     pub(crate) record: HoldRecord,
     /// As whom it asked others to step down while it waited.
     pub(crate) waited_as: Option<Sender>,
-    /// Where the session can be ended without a runtime; only ours can.
-    socket: Option<SocketHandle>,
+    /// Where the session can be ended without a runtime, and its place in the pool; only ours has them.
+    outside: Option<(SocketHandle, Arc<InUse>)>,
     /// The idle limit of a borrowed session before the grant, put back after it.
     idle_before: Option<String>,
     // Std mutexes: never held across an await.
@@ -96,7 +97,7 @@ impl Lease {
     ) -> Arc<Self> {
         session.link().set_holder(Some(record.clone()));
         let lease = Arc::new(Self {
-            socket: session.link().socket().cloned(),
+            outside: session.link().socket().cloned().zip(session.in_use()),
             keeper: Arc::clone(session.keeper()),
             idle_before,
             core,
@@ -219,8 +220,10 @@ impl Lease {
         self.record.lose(Loss::new(LossCause::SessionEnded));
         let was = std::mem::replace(&mut *self.slot(), Slot::Gone);
         if let Slot::Busy = &was {
-            if let Some(socket) = &self.socket {
+            if let Some((socket, in_use)) = &self.outside {
                 socket.shutdown_write();
+                // The keeper has the session, and may be on a runtime that nobody polls.
+                self.core.pool.free_when_ended(socket, in_use);
             }
             self.keeper.stop();
         }

@@ -15,7 +15,7 @@ use tokio_util::task::{TaskTracker, task_tracker::TaskTrackerToken};
 
 use crate::{
     borrowed::BorrowedPool,
-    connect::Connector,
+    connect::{Connector, SocketHandle},
     core::closed,
     reaper::{Doomed, Reaper},
     reserved::Reserved,
@@ -25,6 +25,9 @@ use crate::{
 
 /// How much later than the wait for a place a connection that is being opened is given up.
 const CONNECT_SLACK: Duration = Duration::from_millis(200);
+
+/// How long closing waits for the end of a session that owns nothing.
+const CLOSE_LIMIT: Duration = Duration::from_secs(1);
 
 /// Where sessions come from.
 #[derive(Clone, Debug)]
@@ -62,31 +65,58 @@ pub(crate) struct Place {
     sessions: Arc<Sessions>,
     permit: Permit,
     reused: bool,
-    /// How long its session can stay in the server once it is destroyed.
+}
+
+/// The right to a place. Dropped, the place is free.
+#[derive(Debug)]
+pub(crate) struct Permit(Arc<InUse>);
+
+/// A place is taken until it is empty, or known to be as good as that. Closing waits for it. Shared, since who has the session may be
+/// where nobody polls any more.
+#[derive(Debug)]
+pub(crate) struct InUse(Mutex<Option<Taken>>);
+
+#[derive(Debug)]
+struct Taken {
+    /// `None` for a session that lay in the pool when that was closed.
+    _place: Option<OwnedSemaphorePermit>,
+    _counted: TaskTrackerToken,
+    /// How long the session can stay in the server once it is destroyed.
     bound: Duration,
 }
 
-/// The right to a place.
-#[derive(Debug)]
-pub(crate) struct Permit {
-    _place: OwnedSemaphorePermit,
-    in_use: Arc<InUse>,
-}
-
-/// Counts a place as in use until it is empty, or known to be as good as that. Closing waits for it.
-#[derive(Debug)]
-pub(crate) struct InUse(Mutex<Option<TaskTrackerToken>>);
-
 impl InUse {
+    fn taken(&self) -> MutexGuard<'_, Option<Taken>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// The server has let go of the session in the place.
     pub(crate) fn leave(&self) {
-        drop(self.0.lock().unwrap_or_else(PoisonError::into_inner).take());
+        let taken = self.taken().take();
+        drop(taken);
+    }
+
+    fn bound_by(&self, limit: Duration) {
+        if let Some(taken) = &mut *self.taken() {
+            taken.bound = limit;
+        }
+    }
+
+    /// Nothing for a place that is free already.
+    fn bound(&self) -> Duration {
+        self.taken().as_ref().map_or(Duration::ZERO, |taken| taken.bound)
+    }
+}
+
+impl Permit {
+    fn new(place: Option<OwnedSemaphorePermit>, counted: TaskTrackerToken, bound: Duration) -> Self {
+        Self(Arc::new(InUse(Mutex::new(Some(Taken { _place: place, _counted: counted, bound })))))
     }
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        self.in_use.leave();
+        self.0.leave();
     }
 }
 
@@ -98,27 +128,25 @@ impl Place {
 
     /// What counts it as in use.
     pub(crate) fn in_use(&self) -> Arc<InUse> {
-        Arc::clone(&self.permit.in_use)
+        Arc::clone(&self.permit.0)
     }
 
     /// Sets how long its session can stay in the server once it is destroyed.
     pub(crate) fn bound_by(&mut self, limit: Duration) {
-        self.bound = limit;
+        self.permit.0.bound_by(limit);
     }
 
     /// Puts the session where the next finds it, and only then frees the place.
-    pub(crate) fn put_back(self, session: Box<Session>) {
-        self.sessions.put_back(session);
-        drop(self.permit);
+    pub(crate) fn put_back(mut self, session: Box<Session>) {
+        if let Err(session) = self.sessions.put_back(session) {
+            self.bound_by(CLOSE_LIMIT);
+            self.destroy(session);
+        }
     }
 
     /// Frees the place when the server has let go of the session.
     pub(crate) fn destroy(self, session: Box<Session>) {
-        session.link().shut_down();
-        let Self { sessions, permit, bound, .. } = self;
-        if let Some(socket) = session.link().socket().cloned() {
-            sessions.reaper.take(Doomed { session, permit, socket, bound });
-        }
+        self.sessions.destroy(session, self.permit);
     }
 }
 
@@ -151,11 +179,22 @@ impl Sessions {
         }
     }
 
-    fn put_back(&self, session: Box<Session>) {
+    /// Gives it back if the pool was closed.
+    fn put_back(&self, session: Box<Session>) -> Result<(), Box<Session>> {
         let mut free = self.free();
         // Asked under the lock, so that closing either finds the session or is found.
-        if !self.places.is_closed() {
-            free.push(session);
+        if self.places.is_closed() {
+            return Err(session);
+        }
+        free.push(session);
+        Ok(())
+    }
+
+    fn destroy(&self, session: Box<Session>, permit: Permit) {
+        session.link().shut_down();
+        if let Some(socket) = session.link().socket().cloned() {
+            let bound = permit.0.bound();
+            self.reaper.take(Doomed { session: Some(session), permit, socket, bound });
         }
     }
 
@@ -189,7 +228,7 @@ impl OwnPool {
         let Some(permit) = self.permit(wait, &mut waited).await? else {
             return Ok(Attempt::Contended(Contention::NoConnection));
         };
-        let place = |reused| Place { sessions: Arc::clone(&self.0), permit, reused, bound: self.0.bound };
+        let place = |reused| Place { sessions: Arc::clone(&self.0), permit, reused };
         let reserved = match self.0.take() {
             Some(session) => Reserved::own(session, place(true)),
             None => {
@@ -227,11 +266,15 @@ impl OwnPool {
                 place
             }
         };
-        let Some(place) = place else { return Ok(None) };
-        let in_use = InUse(Mutex::new(Some(self.0.in_use.token())));
+        place.map(|place| self.count(place)).transpose()
+    }
+
+    /// From here on closing waits for it.
+    fn count(&self, place: OwnedSemaphorePermit) -> Result<Permit> {
+        let permit = Permit::new(Some(place), self.0.in_use.token(), self.0.bound);
         // Asked after it counts, so that closing either waits for it or is found.
         match self.0.places.is_closed() {
-            false => Ok(Some(Permit { _place: place, in_use: Arc::new(in_use) })),
+            false => Ok(permit),
             true => Err(closed()),
         }
     }
@@ -249,7 +292,9 @@ impl OwnPool {
     async fn close(&self) {
         self.0.places.close();
         let free = std::mem::take(&mut *self.0.free());
-        drop(free);
+        for session in free {
+            self.0.destroy(session, Permit::new(None, self.0.in_use.token(), CLOSE_LIMIT));
+        }
         self.0.in_use.close();
         self.0.in_use.wait().await;
     }
@@ -290,6 +335,14 @@ impl SessionPool {
         }
     }
 
+    /// Frees the place of a session that is ending, once the server has let go of it, whatever becomes of those who have the session.
+    pub(crate) fn free_when_ended(&self, socket: &SocketHandle, in_use: &Arc<InUse>) {
+        if let Self::Own(own) = self {
+            let (permit, bound) = (Permit(Arc::clone(in_use)), in_use.bound());
+            own.0.reaper.take(Doomed { session: None, permit, socket: socket.clone(), bound });
+        }
+    }
+
     /// Closes a pool of ours; the user's stays open.
     pub(crate) async fn close(&self) {
         if let Self::Own(own) = self {
@@ -306,3 +359,6 @@ pub(crate) async fn within<F: Future>(limit: Option<Duration>, future: F) -> Res
         }),
     }
 }
+
+#[cfg(test)]
+mod tests;

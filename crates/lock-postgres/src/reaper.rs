@@ -18,7 +18,8 @@ pub(crate) struct Reaper {
 
 /// A session whose socket is shut down for writing.
 pub(crate) struct Doomed {
-    pub(crate) session: Box<Session>,
+    /// `None` if it is still with somebody who may never be polled again.
+    pub(crate) session: Option<Box<Session>>,
     pub(crate) permit: Permit,
     pub(crate) socket: SocketHandle,
     /// When the server has ended it at the latest.

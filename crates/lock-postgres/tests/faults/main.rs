@@ -5,6 +5,7 @@
 mod bad_input;
 mod bench;
 mod cases;
+mod closing;
 mod deadlines;
 mod dropping;
 mod frozen;
@@ -35,7 +36,7 @@ fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     // They wait for timers far more than they work.
     arguments.test_threads.get_or_insert(6);
-    let themes: [fn() -> Vec<Trial>; 18] = [
+    let themes: [fn() -> Vec<Trial>; 19] = [
         loss::trials,
         neglected::trials,
         frozen::trials,
@@ -52,6 +53,7 @@ fn main() -> ExitCode {
         wire::trials,
         silence::trials,
         cases::trials,
+        closing::trials,
         inspect::trials,
         watchdog::trials,
     ];
