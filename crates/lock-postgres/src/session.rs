@@ -341,9 +341,9 @@ impl Session {
         let Some(own) = &mut self.own else { return Ok(true) };
         let client = self.link.client();
         let beacon = Beacon { ttl_millis: own.ttl.at_rest, random: self.random };
+        let forget = sql::forget(beacon.ttl_millis);
         // In this order and in one write.
-        let ((), initialized) =
-            tokio::try_join!(biased; client.batch_execute(sql::FORGET), initialize(client, beacon))?;
+        let ((), initialized) = tokio::try_join!(biased; client.batch_execute(&forget), initialize(client, beacon))?;
         let Some(initialized) = initialized else { return Ok(false) };
         (self.statements, *own) = initialized;
         Ok(true)

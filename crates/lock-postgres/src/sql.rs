@@ -38,8 +38,20 @@ then pg_catalog.set_config('transaction_timeout', '0', false) end as s9 \
 from (select pg_catalog.current_setting('statement_timeout') as statement_timeout, \
 pg_catalog.current_setting('lock_timeout') as lock_timeout offset 0) as i";
 
-/// Takes back whatever somebody left in a session: settings, locks, statements, temporary tables, listeners.
-pub(crate) const FORGET: &str = "discard all";
+/// Takes back whatever somebody left in a session: settings, locks, statements, temporary tables, listeners. The parts of `discard all`,
+/// which must be a message of its own and leaves a session without limits: cut off then, it would stay in the server. Here they come
+/// with the limits, `idle` in ms, and the server carries out all of it or nothing.
+pub(crate) fn forget(idle: i32) -> String {
+    format!(
+        "close all; set session authorization default; reset all; deallocate all; unlisten *; discard plans; discard temp; \
+         discard sequences; select pg_catalog.pg_advisory_unlock_all(), \
+         pg_catalog.set_config('idle_session_timeout', '{idle}', false), \
+         pg_catalog.set_config('client_connection_check_interval', '500', false), \
+         pg_catalog.set_config('tcp_keepalives_idle', '5', false), \
+         pg_catalog.set_config('tcp_keepalives_interval', '2', false), \
+         pg_catalog.set_config('tcp_keepalives_count', '3', false)"
+    )
+}
 
 /// Whether the server answers, and whether it may give locks.
 pub(crate) const PING: &str = "select pg_catalog.pg_is_in_recovery() as in_recovery";

@@ -120,7 +120,7 @@ async fn answers_of(mut from_server: OwnedReadHalf, back: mpsc::Sender<Vec<u8>>)
 }
 
 /// One message; only the first of a client has no type.
-async fn read(stream: &mut OwnedReadHalf, typed: bool) -> Option<Vec<u8>> {
+pub(crate) async fn read(stream: &mut OwnedReadHalf, typed: bool) -> Option<Vec<u8>> {
     let mut message = vec![0; if typed { 5 } else { 4 }];
     stream.read_exact(&mut message).await.ok()?;
     let head = message.len();

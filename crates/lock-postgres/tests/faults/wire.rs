@@ -4,7 +4,10 @@
 //! `Parse` without a `Sync`, a `Flush`), no session that holds a lock may listen, and each statement is short, so that a cut in the
 //! middle of one, which cannot be ruled out, is rare.
 
-use std::sync::{Arc, Mutex};
+use std::{
+    net::SocketAddr,
+    sync::{Arc, Mutex},
+};
 
 use distributed_lock::{Attempt, LockerExt, ScopedLockerExt, Ttl, Wait};
 use libtest_mimic::Trial;
@@ -16,7 +19,10 @@ use tokio::{
     time::sleep,
 };
 
-use crate::bench::{AMPLE, Server, ms, shortened, trial};
+use crate::{
+    bench::{AMPLE, SHORT_TTL, Server, ms, shortened, trial},
+    intruder::read,
+};
 
 /// The most that goes into one write while a lock is held.
 const LIMIT: usize = 1_200;
@@ -25,6 +31,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("wire::sessions_send_short_complete_statements_and_never_listen", statements),
         trial("wire::statement_without_an_end_is_found", planted),
+        trial("wire::session_that_is_cut_off_while_it_is_reset_ends_by_its_idle_limit", cut_in_reset),
     ]
 }
 
@@ -79,6 +86,46 @@ async fn planted(server: Server) {
     wait_until(AMPLE, "the recorder has it", async || recorder.faults().len() >= 2).await.unwrap();
 }
 
+/// What a body left in its session is taken back in two steps: the server must be bound after each.
+async fn cut_in_reset(server: Server) {
+    let cutter = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = url_through(cutter.local_addr().unwrap(), &server);
+    let port = server.port();
+    tokio::spawn(async move {
+        while let Ok((client, _)) = cutter.accept().await {
+            tokio::spawn(cut_after(client, port, "discard"));
+        }
+    });
+    let config = shortened(lock_postgres::PostgresConfig::from_url(url)).with_watchdog(false);
+    let scoped = PostgresScopedLocker::new(&config).unwrap();
+    let ran = scoped.with_transaction("k", Wait::Forever, |_| Box::pin(async { Ok::<_, ()>(1) })).await;
+    assert!(matches!(ran.unwrap(), Attempt::Acquired(Ok(1))));
+    let left = async || server.observer.sessions().await.unwrap();
+    assert_eq!(left().await.len(), 1, "the server has not heard of the end");
+    wait_until(SHORT_TTL * 3, "the session is gone", async || left().await.is_empty()).await.unwrap();
+}
+
+/// Carries a connection until one message has this in it: the last that arrives in either direction, and nobody is told.
+async fn cut_after(client: TcpStream, port: u16, last: &'static str) {
+    let server = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+    let ((mut from_client, mut to_client), (mut from_server, mut to_server)) =
+        (client.into_split(), server.into_split());
+    let back = tokio::spawn(async move { copy(&mut from_server, &mut to_client).await });
+    let mut typed = false;
+    while let Some(message) = read(&mut from_client, typed).await {
+        typed = true;
+        let is_last = String::from_utf8_lossy(&message).contains(last);
+        if is_last {
+            back.abort();
+        }
+        to_server.write_all(&message).await.unwrap();
+        if is_last {
+            // Keeps the sockets open.
+            return std::future::pending().await;
+        }
+    }
+}
+
 fn message(kind: u8, body: &[u8]) -> Vec<u8> {
     let length = u32::try_from(body.len() + 4).unwrap();
     [&[kind][..], &length.to_be_bytes()[..], body].concat()
@@ -86,7 +133,7 @@ fn message(kind: u8, body: &[u8]) -> Vec<u8> {
 
 /// Passes everything on and keeps what clients send.
 struct Recorder {
-    address: std::net::SocketAddr,
+    address: SocketAddr,
     sent: Arc<Mutex<Vec<Vec<u8>>>>,
 }
 
@@ -125,9 +172,7 @@ impl Recorder {
     }
 
     fn url(&self, server: &Server) -> String {
-        let url = server.url.replace(&format!(":{}/", server.port()), &format!(":{}/", self.address.port()));
-        // A connection then begins with the start-up message.
-        format!("{url}?sslmode=disable")
+        url_through(self.address, server)
     }
 
     /// Waits until clients have sent so many more statements: heartbeats, when nobody does anything.
@@ -183,7 +228,8 @@ impl Recorder {
             }
         }
         for (unit, ended) in self.units() {
-            let text = String::from_utf8_lossy(&unit).to_lowercase();
+            // That ends what a body may have begun.
+            let text = String::from_utf8_lossy(&unit).to_lowercase().replace("unlisten *", "");
             if !ended {
                 faults.push(format!("no end: {text:?}"));
             }
@@ -202,6 +248,12 @@ impl Recorder {
         }
         faults
     }
+}
+
+fn url_through(address: SocketAddr, server: &Server) -> String {
+    let url = server.url.replace(&format!(":{}/", server.port()), &format!(":{}/", address.port()));
+    // A connection then begins with the start-up message.
+    format!("{url}?sslmode=disable")
 }
 
 /// By the name in its start-up message.
