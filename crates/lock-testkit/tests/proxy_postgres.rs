@@ -28,6 +28,10 @@ fn main() -> ExitCode {
         ("silent_loss_keeps_the_connection_open", silent_loss_keeps_the_connection_open),
         ("replies_before_the_lost_one_arrive", replies_before_the_lost_one_arrive),
         ("blackhole_hides_a_terminated_session", blackhole_hides_a_terminated_session),
+        (
+            "halved_write_stops_the_timer_of_its_session_and_no_other",
+            halved_write_stops_the_timer_of_its_session_and_no_other,
+        ),
     ])
 }
 
@@ -183,6 +187,37 @@ fn replies_before_the_lost_one_arrive() {
                 AfterLoss::Silence => assert!(second.is_err()),
             }
         }
+    });
+}
+
+fn halved_write_stops_the_timer_of_its_session_and_no_other() {
+    block_on(async {
+        let setting = Setting::new().await;
+        let [halved, whole] = [setting.connect().await, setting.connect().await];
+        let mut statements = Vec::new();
+        for (client, key) in [(&halved, 5), (&whole, 6)] {
+            client
+                .batch_execute(&format!("SELECT pg_advisory_lock({key}); SET idle_session_timeout = 300"))
+                .await
+                .unwrap();
+            statements.push(client.prepare("SELECT 1").await.unwrap());
+        }
+        setting.proxy.halve_next_bind();
+        // A simple query has no Bind.
+        whole.batch_execute("SELECT 1").await.unwrap();
+        assert!(timeout(Duration::from_millis(100), halved.query(&statements[0], &[])).await.is_err());
+        whole.query(&statements[1], &[]).await.unwrap();
+        let held = async |key| !setting.observer.holders(key).await.unwrap().is_empty();
+        let freed = wait_until(PATIENCE, "the server's timer ends the other", async || !held(6).await);
+        freed.await.unwrap();
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        assert!(held(5).await, "its timer ran");
+        // Its end is not seen either, until all are severed.
+        drop(halved);
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        assert!(held(5).await, "its end was seen");
+        setting.proxy.reset();
+        setting.observer.quiet(PATIENCE).await.unwrap();
     });
 }
 

@@ -1,6 +1,7 @@
 //! One connection through the proxy.
 
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -11,7 +12,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use super::counts::Counter;
 use super::rule::{Direction, Flow, Rules, Sever};
-use super::wire::{Message, Wire};
+use super::wire::{Message, Seen, Wire};
 
 /// What happens to a connection once a reply on it was lost.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -28,6 +29,8 @@ pub(super) struct Shared {
     pub(super) counter: Counter,
     /// Which request, counted from now, loses its reply.
     pub(super) lose: Mutex<Option<(u64, AfterLoss)>>,
+    /// The next write that begins with a Bind stops in its middle.
+    pub(super) halve: AtomicBool,
 }
 
 struct Connection {
@@ -45,6 +48,8 @@ struct State {
     wire: Wire,
     /// The number of the request whose reply is lost, and what follows.
     lost: Option<(u64, AfterLoss)>,
+    /// It stopped in the middle of a write, and is silent since.
+    halved: bool,
 }
 
 /// Carries one connection to its end.
@@ -113,6 +118,10 @@ impl Connection {
         let mut buffer = vec![0; 64 * 1024];
         loop {
             let read = source.read(&mut buffer).await.unwrap_or_default();
+            if self.state().halved {
+                // As after a cut that does not heal: the end is not seen either.
+                std::future::pending::<()>().await;
+            }
             let (bytes, closes) = self.inspect(&buffer[..read], direction);
             let due = match self.rules.flow(direction) {
                 Flow::Delay(delay) => Instant::now() + delay,
@@ -203,7 +212,13 @@ impl Connection {
                     // A connection that is silent already stays as it is.
                     state.lost.get_or_insert((before + index, after));
                 }
-                (bytes, false)
+                match seen.first() {
+                    Some(Seen { message: Message::Typed(b'B'), end }) if *end < bytes.len() => {
+                        state.halved = self.shared.halve.swap(false, Ordering::SeqCst);
+                        (if state.halved { &bytes[..=*end] } else { bytes }, false)
+                    }
+                    _ => (bytes, false),
+                }
             }
         }
     }

@@ -114,6 +114,14 @@ impl Proxy {
         *self.shared.lose.lock().unwrap_or_else(PoisonError::into_inner) = Some((nth.max(1), after));
     }
 
+    /// The next write of a client that begins with a Bind stops in its middle: the Bind passes, with one byte of what follows, and
+    /// then its connection is silent both ways until all are severed. The server waits for the rest, and no timer of its own runs.
+    ///
+    /// Does nothing on connections whose messages cannot be read.
+    pub fn halve_next_bind(&self) {
+        self.shared.halve.store(true, Ordering::SeqCst);
+    }
+
     /// What passed since [`Self::reset_counts`]. A message counts when the proxy has read it, also if it is then lost.
     #[must_use]
     pub fn counts(&self) -> Counts {
