@@ -3,6 +3,7 @@
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test; clippy knows only those of the standard harness")]
 
 mod bad_input;
+mod beacon;
 mod bench;
 mod cases;
 mod closing;
@@ -20,6 +21,8 @@ mod pool;
 mod scoped;
 mod settings;
 mod silence;
+#[path = "../common/spinning.rs"]
+mod spinning;
 mod transaction;
 mod watchdog;
 mod wire;
@@ -56,6 +59,7 @@ fn main() -> ExitCode {
         closing::trials,
         inspect::trials,
         watchdog::trials,
+        beacon::trials,
     ];
     libtest_mimic::run(&arguments, themes.iter().flat_map(|trials| trials()).collect()).exit_code()
 }

@@ -110,7 +110,7 @@ async fn slow_network(server: Server) {
     assert!(matches!(waited, Attempt::Contended(Contention::WaitElapsed)), "{waited:?}");
 }
 
-fn pool(url: String, size: usize) -> deadpool_postgres::Pool {
+pub(crate) fn pool(url: String, size: usize) -> deadpool_postgres::Pool {
     let mut config = deadpool_postgres::Config::new();
     config.url = Some(url);
     config.pool = Some(deadpool_postgres::PoolConfig::new(size));

@@ -16,12 +16,10 @@ use tokio::{
 };
 use tokio_postgres::Client;
 
-use crate::bench::{AMPLE, SHORT_TTL, Server, Watch, contention, ms, trial};
-
-/// The very statements of the crate.
-#[allow(dead_code, reason = "only two of them are needed")]
-#[path = "../../src/sql.rs"]
-mod sql;
+use crate::{
+    bench::{AMPLE, SHORT_TTL, Server, Watch, contention, ms, trial},
+    spinning::{self, Statements},
+};
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
@@ -44,6 +42,11 @@ const POLL: Duration = ms(550);
 
 fn id(key: &str) -> i64 {
     KeyScheme::default().id(0, &LockKey::new(key).unwrap())
+}
+
+async fn spin(client: &Client, keys: &[&str], statements: &Statements, until: Instant) -> (u64, u64) {
+    let ids: Vec<_> = keys.iter().map(|key| id(key)).collect();
+    spinning::spin(client, &ids, statements, until).await
 }
 
 /// A client that speaks the protocol by hand, so that it can stop anywhere.
@@ -201,43 +204,6 @@ async fn unwatched(server: Server) {
     watching.close().await.unwrap();
     drop(holder);
     server.quiet().await;
-}
-
-/// The rounds of a watchdog without any pause between them, nor between its two looks. How many it ended.
-async fn spin(client: &Client, keys: &[&str], statements: &Statements, until: Instant) -> (u64, u64) {
-    use std::time::SystemTime;
-    let ids: Vec<_> = keys.iter().map(|key| id(key)).collect();
-    let (mut rounds, mut ended) = (0, 0);
-    while Instant::now() < until {
-        rounds += 1;
-        for row in client.query(&statements.silent, &[&ids]).await.unwrap() {
-            let (pid, began): (i32, SystemTime) = (row.get("pid"), row.get("backend_start"));
-            let last: SystemTime = row.get("state_change");
-            ended += client.query(&statements.end, &[&ids, &pid, &began, &last]).await.unwrap().len() as u64;
-        }
-        tokio::task::yield_now().await;
-    }
-    (rounds, ended)
-}
-
-struct Statements {
-    silent: String,
-    end: String,
-}
-
-impl Statements {
-    fn ours() -> Self {
-        Self { silent: sql::SILENT.into(), end: sql::END_SILENT.into() }
-    }
-
-    /// Ours with one part replaced, in both.
-    fn with(part: &str, replacement: &str) -> Self {
-        let replace = |statement: &str| {
-            assert!(statement.contains(part), "{part:?} is not in {statement}");
-            statement.replace(part, replacement)
-        };
-        Self { silent: replace(sql::SILENT), end: replace(sql::END_SILENT) }
-    }
 }
 
 const SECOND: Duration = Duration::from_secs(1);
