@@ -327,6 +327,8 @@ fn at(hold: &Hold) -> At {
 
 async fn wake(at: Option<Instant>) {
     match at {
+        // A timer would round up to its next tick, and the job be polled once more meanwhile.
+        Some(at) if at <= TokioClock.now() => {}
         Some(at) => sleep_until(at.into()).await,
         None => pending().await,
     }
