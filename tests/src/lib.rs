@@ -1,4 +1,6 @@
-//! Tests that cross crates are in `tests/`, measuring programs in `src/bin/`. The library only lets the README be tested.
+//! Tests that cross crates are in `tests/`, measuring programs in `src/bin/`; the library is what both stand on.
+
+pub mod lease;
 
 /// Its Rust blocks run as doc tests.
 #[cfg(doctest)]

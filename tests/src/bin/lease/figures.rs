@@ -2,7 +2,9 @@
 
 use std::process::ExitCode;
 
-use crate::{clock::millis, rounds::Mode};
+use tests::lease::clock::millis;
+
+use crate::rounds::Mode;
 
 pub(crate) struct Figures {
     mode: Mode,

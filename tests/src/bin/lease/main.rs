@@ -5,19 +5,15 @@
 //! the machine stalled for more than 20 ms leave the latencies, never the safety figures. Exits 1 if a bound was broken, 2 if
 //! called wrongly, 3 if more than one round in ten stalled, 4 without a server.
 
-mod clock;
 mod figures;
-mod replica;
 mod rounds;
-mod server;
 
-use std::{error::Error, process::ExitCode};
+use std::process::ExitCode;
 
 use lock_testkit::{Cluster, postgres::StartError};
+use tests::lease::replica;
 
 use crate::rounds::Mode;
-
-type Failure = Box<dyn Error + Send + Sync>;
 
 fn main() -> ExitCode {
     let mut arguments: Vec<String> = std::env::args().skip(1).collect();

@@ -1,22 +1,17 @@
 //! The rounds of each mode: two replicas, one that leads and one that stands by.
 
-use std::{
-    io::{BufRead, BufReader, Write},
-    process::{Child, ChildStdin, Command, Stdio},
-    sync::Arc,
-    time::Duration,
-};
+use std::time::Duration;
 
 use lock_testkit::{Cluster, Proxy, StallProbe, proxy::Flow};
-use rustix::process::{Pid, Signal, kill_process};
-use tokio::{sync::mpsc, time::timeout};
-
-use crate::{
+use rustix::process::Signal;
+use tests::lease::{
     Failure, clock,
-    figures::{Figures, Round},
-    replica::{self, Times},
-    server::{AMPLE, Server},
+    process::{Ended, Event, Replica},
+    server::Server,
+    settings::{Settings, Threads},
 };
+
+use crate::figures::{Figures, Round};
 
 /// A stall that a latency must not be taken beside.
 const STALL: Duration = Duration::from_millis(20);
@@ -50,21 +45,20 @@ impl Mode {
         }
     }
 
-    fn times(self) -> Times {
-        let ms = Duration::from_millis;
-        match self {
+    fn settings(self) -> Settings {
+        let [ttl, grace, heartbeat, query_timeout] = match self {
             // T = 2 s.
-            Self::Freeze => Times { ttl: ms(2_000), grace: ms(200), heartbeat: ms(250), query_timeout: ms(500) },
-            Self::Partition => Times { ttl: ms(3_000), grace: ms(300), heartbeat: ms(500), query_timeout: ms(1_000) },
-            Self::Clean | Self::Kill | Self::Rolling => {
-                Times { ttl: ms(10_000), grace: ms(1_000), heartbeat: ms(1_000), query_timeout: ms(3_000) }
-            }
+            Self::Freeze => [2_000, 200, 250, 500],
+            Self::Partition => [3_000, 300, 500, 1_000],
+            Self::Clean | Self::Kill | Self::Rolling => [10_000, 1_000, 1_000, 3_000],
         }
+        .map(Duration::from_millis);
+        Settings { ttl, grace, heartbeat, query_timeout, threads: Threads::Two }
     }
 
     /// What is measured must be within this, in ms.
     pub(crate) fn bound(self) -> f64 {
-        let Times { ttl, heartbeat, query_timeout, .. } = self.times();
+        let Settings { ttl, heartbeat, query_timeout, .. } = self.settings();
         let bound = match self {
             Self::Clean => Duration::from_millis(5),
             Self::Kill | Self::Rolling => Duration::from_millis(50),
@@ -81,12 +75,12 @@ impl Mode {
 
 #[tokio::main]
 pub(crate) async fn measure(cluster: &Cluster, mode: Mode, rounds: usize) -> Result<Figures, Failure> {
-    let server = Server::connect(cluster).await?;
+    let server = Server::connect(&cluster.admin_config("postgres")).await?;
     let probe = StallProbe::start()?;
     let mut figures = Figures::new(mode);
-    let mut leader = Replica::start(cluster, mode)?;
+    let mut leader = start(cluster, mode)?;
     leader.leads().await?;
-    let mut standby = Replica::start(cluster, mode)?;
+    let mut standby = start(cluster, mode)?;
     for _ in 0..rounds {
         server.has_a_standby().await?;
         let mark = probe.mark();
@@ -95,12 +89,12 @@ pub(crate) async fn measure(cluster: &Cluster, mode: Mode, rounds: usize) -> Res
             Mode::Rolling => {
                 let round = hand_over(&mut leader, &mut standby, "step_down", &mut figures).await?;
                 server.has_a_standby().await?;
-                leader.restart(cluster, mode).await?;
+                restart(&mut leader, cluster, mode).await?;
                 round
             }
             Mode::Kill => {
                 let round = kill(&mut leader, &mut standby).await?;
-                leader = Replica::start(cluster, mode)?;
+                leader = start(cluster, mode)?;
                 round
             }
             Mode::Freeze => freeze(&server, &mut leader, &mut standby).await?,
@@ -111,8 +105,8 @@ pub(crate) async fn measure(cluster: &Cluster, mode: Mode, rounds: usize) -> Res
         std::mem::swap(&mut leader, &mut standby);
     }
     for replica in [&mut leader, &mut standby] {
-        while let Ok(event) = replica.events.try_recv() {
-            if matches!(event, Event::Lost { .. }) {
+        while let Some(event) = replica.said() {
+            if matches!(event, Event::Lost(_)) {
                 figures.add_false_loss();
             }
         }
@@ -128,12 +122,10 @@ async fn hand_over(
     figures: &mut Figures,
 ) -> Result<Round, Failure> {
     leader.order(order)?;
-    let mut end = leader.next().await?;
-    if let Event::Lost { .. } = end {
+    let Ended { at, last_step, lost, .. } = leader.ends().await?;
+    if lost.is_some() {
         figures.add_false_loss();
-        end = leader.next().await?;
     }
-    let Event::Ended { at, last_step } = end else { return Err(unexpected(&end)) };
     let next = standby.leads().await?;
     Ok(Round { latency: next - at, overlap: last_step - next, early: next < at, stalled: false })
 }
@@ -152,7 +144,8 @@ async fn freeze(server: &Server, leader: &mut Replica, standby: &mut Replica) ->
     let next = standby.leads().await;
     leader.signal(Signal::CONT)?;
     let next = next?;
-    let (deadline, last_step) = leader.loses().await?;
+    let Ended { last_step, lost, .. } = leader.ends().await?;
+    let deadline = lost.ok_or("an end without a loss")?.deadline;
     Ok(Round { latency: next - sent, overlap: last_step - next, early: next < deadline, stalled: false })
 }
 
@@ -161,135 +154,29 @@ async fn partition(leader: &mut Replica, standby: &mut Replica) -> Result<Round,
     let proxy = leader.proxy.clone().ok_or("no proxy")?;
     let cut = clock::now();
     proxy.both(Flow::Drop);
-    let lost = match leader.next().await? {
-        Event::Lost { at, .. } => at,
-        other => return Err(unexpected(&other)),
-    };
-    let Event::Ended { at: ended, last_step } = leader.next().await? else { return Err("no end after a loss".into()) };
+    let Ended { at: ended, last_step, lost, .. } = leader.ends().await?;
+    let lost = lost.ok_or("an end without a loss")?.at;
     let next = standby.leads().await?;
     proxy.reset();
     proxy.pass();
     Ok(Round { latency: lost - cut, overlap: last_step.max(ended) - next, early: next < ended, stalled: false })
 }
 
-#[derive(Debug)]
-enum Event {
-    Leading {
-        at: i64,
-    },
-    /// The deadline is what the holder relied on.
-    Lost {
-        at: i64,
-        deadline: i64,
-    },
-    /// `last_step` is when it last worked.
-    Ended {
-        at: i64,
-        last_step: i64,
-    },
+fn start(cluster: &Cluster, mode: Mode) -> Result<Replica, Failure> {
+    let proxy = match mode {
+        Mode::Partition => Some(Proxy::start(([127, 0, 0, 1], cluster.port()))?),
+        Mode::Clean | Mode::Kill | Mode::Freeze | Mode::Rolling => None,
+    };
+    Replica::start(&std::env::current_exe()?, &cluster.url(), proxy, mode.settings())
 }
 
-impl Event {
-    fn parse(line: &str) -> Option<Self> {
-        let mut words = line.split(' ');
-        let kind = words.next()?;
-        let mut time = || words.next()?.parse().ok();
-        match kind {
-            "leading" => Some(Self::Leading { at: time()? }),
-            "lost" => Some(Self::Lost { at: time()?, deadline: time()? }),
-            "ended" => Some(Self::Ended { at: time()?, last_step: time()? }),
-            _ => None,
-        }
+/// Ends it in an orderly way, and starts another in its place.
+async fn restart(replica: &mut Replica, cluster: &Cluster, mode: Mode) -> Result<(), Failure> {
+    replica.signal(Signal::TERM)?;
+    let status = replica.exits().await?;
+    if !status.success() {
+        return Err(format!("a replica ended with {status}").into());
     }
-}
-
-struct Replica {
-    process: Child,
-    orders: ChildStdin,
-    events: mpsc::UnboundedReceiver<Event>,
-    /// Between it and the server, where it is to be cut off.
-    proxy: Option<Arc<Proxy>>,
-}
-
-impl Replica {
-    fn start(cluster: &Cluster, mode: Mode) -> Result<Self, Failure> {
-        let proxy = match mode {
-            Mode::Partition => Some(Arc::new(Proxy::start(([127, 0, 0, 1], cluster.port()))?)),
-            Mode::Clean | Mode::Kill | Mode::Freeze | Mode::Rolling => None,
-        };
-        let url = proxy.as_ref().map_or_else(|| cluster.url(), |proxy| proxy.url(&cluster.url()));
-        let mut command = Command::new(std::env::current_exe()?);
-        command.arg(replica::ARGUMENT).arg(url).args(mode.times().arguments());
-        let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
-        let orders = process.stdin.take().ok_or("no standard input")?;
-        let output = process.stdout.take().ok_or("no standard output")?;
-        let (sender, events) = mpsc::unbounded_channel();
-        std::thread::spawn(move || {
-            for line in BufReader::new(output).lines().map_while(Result::ok) {
-                match Event::parse(&line) {
-                    Some(event) => _ = sender.send(event),
-                    None => eprintln!("lease: replica: {line}"),
-                }
-            }
-        });
-        Ok(Self { process, orders, events, proxy })
-    }
-
-    fn order(&mut self, order: &str) -> Result<(), Failure> {
-        Ok(writeln!(self.orders, "{order}")?)
-    }
-
-    fn signal(&self, signal: Signal) -> Result<(), Failure> {
-        Ok(kill_process(Pid::from_child(&self.process), signal)?)
-    }
-
-    async fn next(&mut self) -> Result<Event, Failure> {
-        let next = timeout(AMPLE, self.events.recv()).await;
-        next.map_err(|_| "a former leader says nothing")?.ok_or_else(|| "a replica ended".into())
-    }
-
-    async fn leads(&mut self) -> Result<i64, Failure> {
-        match timeout(AMPLE, self.events.recv()).await {
-            Ok(Some(Event::Leading { at })) => Ok(at),
-            Ok(Some(other)) => Err(unexpected(&other)),
-            Ok(None) => Err("a standby ended".into()),
-            Err(_elapsed) => Err("a standby does not lead".into()),
-        }
-    }
-
-    /// The deadline it relied on, and when it last worked.
-    async fn loses(&mut self) -> Result<(i64, i64), Failure> {
-        match (self.next().await?, self.next().await?) {
-            (Event::Lost { deadline, .. }, Event::Ended { last_step, .. }) => Ok((deadline, last_step)),
-            (other, _) => Err(unexpected(&other)),
-        }
-    }
-
-    /// Ends it in an orderly way, and starts another in its place.
-    async fn restart(&mut self, cluster: &Cluster, mode: Mode) -> Result<(), Failure> {
-        self.signal(Signal::TERM)?;
-        match timeout(AMPLE, self.events.recv()).await {
-            Ok(None) => {}
-            Ok(Some(event)) => return Err(unexpected(&event)),
-            Err(_elapsed) => return Err("a replica does not end".into()),
-        }
-        let status = self.process.wait()?;
-        if !status.success() {
-            return Err(format!("a replica ended with {status}").into());
-        }
-        *self = Self::start(cluster, mode)?;
-        Ok(())
-    }
-}
-
-impl Drop for Replica {
-    fn drop(&mut self) {
-        // Also one that is frozen; a process that has ended is no failure.
-        let _ended = self.process.kill();
-        let _reaped = self.process.wait();
-    }
-}
-
-fn unexpected(event: &Event) -> Failure {
-    format!("unexpected of a replica: {event:?}").into()
+    *replica = start(cluster, mode)?;
+    Ok(())
 }

@@ -5,15 +5,20 @@ use std::time::Duration;
 use rustix::time::{ClockId, clock_gettime};
 
 /// Nanoseconds of the clock that runs through a suspend.
-pub(crate) fn now() -> i64 {
+#[must_use]
+pub fn now() -> i64 {
     let time = clock_gettime(ClockId::Boottime);
     time.tv_sec * 1_000_000_000 + time.tv_nsec
 }
 
-pub(crate) fn nanos(duration: Duration) -> i64 {
+/// A duration as this clock counts it.
+#[must_use]
+pub fn nanos(duration: Duration) -> i64 {
     i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX)
 }
 
-pub(crate) fn millis(nanos: i64) -> f64 {
+/// In milliseconds.
+#[must_use]
+pub fn millis(nanos: i64) -> f64 {
     Duration::from_nanos(nanos.unsigned_abs()).as_secs_f64() * if nanos < 0 { -1e3 } else { 1e3 }
 }

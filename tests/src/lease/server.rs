@@ -1,0 +1,93 @@
+//! What the server says of the job's lock.
+
+use distributed_lock::LockKey;
+use lock_postgres::KeyScheme;
+use lock_testkit::{Observer, observe::AdvisoryLock, wait_until};
+use tokio_postgres::{Client, Config, NoTls};
+
+use super::{AMPLE, Failure, JOB, clock};
+
+/// A look at one database of the server.
+#[derive(Debug)]
+pub struct Server {
+    admin: Client,
+    observer: Observer,
+    id: i64,
+}
+
+impl Server {
+    /// Looks as the kit does, which its observer does not count.
+    ///
+    /// # Errors
+    /// If there is no connection to be had.
+    pub async fn connect(config: &Config) -> Result<Self, Failure> {
+        let (admin, connection) = config.connect(NoTls).await?;
+        // Ends with the client.
+        tokio::spawn(connection);
+        let id = KeyScheme::default().id(0, &LockKey::new(JOB)?);
+        Ok(Self { admin, observer: Observer::connect(config).await?, id })
+    }
+
+    /// The id of the job's lock.
+    #[must_use]
+    pub fn id(&self) -> i64 {
+        self.id
+    }
+
+    /// For looks of another kind.
+    #[must_use]
+    pub fn observer(&self) -> &Observer {
+        &self.observer
+    }
+
+    /// Who holds the job's lock or waits for it.
+    ///
+    /// # Errors
+    /// If the server does not answer.
+    pub async fn locks(&self) -> Result<Vec<AdvisoryLock>, Failure> {
+        Ok(self.observer.holders(self.id).await?)
+    }
+
+    /// Waits until one holds the job's lock and one waits for it.
+    ///
+    /// # Errors
+    /// If that does not come true.
+    pub async fn has_a_standby(&self) -> Result<(), Failure> {
+        self.has_standbys(1).await
+    }
+
+    /// Waits until one holds the job's lock and so many wait for it.
+    ///
+    /// # Errors
+    /// If that does not come true.
+    pub async fn has_standbys(&self, count: usize) -> Result<(), Failure> {
+        let waited = wait_until(AMPLE, format!("a holder and {count} standbys"), async || {
+            let locks = self.locks().await.unwrap_or_default();
+            locks.len() == count + 1 && locks.iter().filter(|lock| lock.granted).count() == 1
+        });
+        Ok(waited.await?)
+    }
+
+    /// The backend that holds the job's lock.
+    ///
+    /// # Errors
+    /// If nobody does.
+    pub async fn holder(&self) -> Result<i32, Failure> {
+        let locks = self.locks().await?;
+        let holder = locks.iter().find(|lock| lock.granted).and_then(|lock| lock.pid);
+        Ok(holder.ok_or("nobody holds the job's lock")?)
+    }
+
+    /// When the holder's session last began or ended a statement, which it had been sent just before.
+    ///
+    /// # Errors
+    /// If nobody holds the job's lock.
+    pub async fn last_statement(&self) -> Result<i64, Failure> {
+        let pid = self.holder().await?;
+        let query = "select (extract(epoch from pg_catalog.clock_timestamp() operator(pg_catalog.-) a.state_change) \
+                     operator(pg_catalog.*) 1000000)::pg_catalog.int8 \
+                     from pg_catalog.pg_stat_activity as a where a.pid operator(pg_catalog.=) $1::pg_catalog.int4";
+        let row = self.admin.query_one(query, &[&pid]).await?;
+        Ok(clock::now() - row.get::<_, i64>(0) * 1_000)
+    }
+}

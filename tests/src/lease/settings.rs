@@ -1,0 +1,82 @@
+//! How a replica is set up. The same in its process and in the one that judges it.
+
+use std::{sync::Arc, time::Duration};
+
+use distributed_lock::lease::{LeaseConfig, LeaseRunner};
+use lock_postgres::{PostgresConfig, PostgresLocker};
+use tokio::runtime::{Builder, Runtime};
+
+use super::Failure;
+
+/// The times of a replica, and what it runs on.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// T of the lease.
+    pub ttl: Duration,
+    /// The grace of the job.
+    pub grace: Duration,
+    /// h of the locker.
+    pub heartbeat: Duration,
+    /// tau of the locker.
+    pub query_timeout: Duration,
+    /// What the replica runs on.
+    pub threads: Threads,
+}
+
+/// What a replica runs on.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Threads {
+    /// A current-thread runtime.
+    One,
+    /// A runtime with two workers.
+    Two,
+}
+
+impl Settings {
+    /// A locker with these times, and a runner on it.
+    ///
+    /// # Errors
+    /// Where a setting breaks its rule.
+    pub fn runner(&self, url: &str) -> Result<(Arc<PostgresLocker>, LeaseRunner), Failure> {
+        let config = PostgresConfig::from_url(url)
+            .with_pool_size(2)
+            .with_heartbeat_interval(self.heartbeat)
+            .with_query_timeout(self.query_timeout);
+        let locker = Arc::new(PostgresLocker::new(&config)?);
+        let runner = LeaseRunner::new(Arc::clone(&locker) as _, self.lease())?;
+        Ok((locker, runner))
+    }
+
+    /// The configuration of its runner.
+    #[must_use]
+    pub fn lease(&self) -> LeaseConfig {
+        let config = LeaseConfig::new().with_ttl(self.ttl).with_grace(self.grace);
+        // After a loss it is to stand by again soon.
+        config.with_retry_interval(Duration::from_millis(100))
+    }
+
+    pub(super) fn runtime(self) -> std::io::Result<Runtime> {
+        match self.threads {
+            Threads::One => Builder::new_current_thread().enable_all().build(),
+            Threads::Two => Builder::new_multi_thread().worker_threads(2).enable_all().build(),
+        }
+    }
+
+    pub(super) fn arguments(self) -> [String; 5] {
+        let [ttl, grace, heartbeat, query_timeout] =
+            [self.ttl, self.grace, self.heartbeat, self.query_timeout].map(|time| time.as_millis().to_string());
+        [ttl, grace, heartbeat, query_timeout, if self.threads == Threads::One { "1" } else { "2" }.into()]
+    }
+
+    pub(super) fn parse(arguments: &[String]) -> Option<Self> {
+        let [ttl, grace, heartbeat, query_timeout, threads] = arguments else { return None };
+        let time = |text: &String| text.parse().ok().map(Duration::from_millis);
+        Some(Self {
+            ttl: time(ttl)?,
+            grace: time(grace)?,
+            heartbeat: time(heartbeat)?,
+            query_timeout: time(query_timeout)?,
+            threads: if threads == "1" { Threads::One } else { Threads::Two },
+        })
+    }
+}

@@ -1,0 +1,138 @@
+//! Processes that stand still for a while, by SIGSTOP, as under a debugger, in a paused container or on a suspended machine.
+
+use distributed_lock::Bound;
+use libtest_mimic::Trial;
+use lock_testkit::requirement;
+use rustix::process::Signal;
+use tests::lease::{Failure, clock, process::Event};
+use tokio::time::{sleep, timeout};
+
+use crate::bench::{Bench, SHORT, apart, handed_over, limit, ms, trial};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    vec![
+        trial("frozen::leader_that_stands_still_for_less_than_d_goes_on_in_the_same_term", shorter_than_d),
+        trial(
+            "frozen::leader_that_stands_still_for_longer_than_d_says_so_and_ends_before_the_next_leads",
+            longer_than_d,
+        ),
+        trial(
+            "frozen::leader_that_stands_still_for_longer_than_t_is_followed_and_its_job_is_dropped_unpolled",
+            longer_than_t,
+        ),
+        trial(
+            "frozen::standby_in_the_queue_holds_others_up_for_no_longer_than_the_bound_and_wakes_as_a_standby",
+            standby,
+        ),
+    ]
+}
+
+/// Below tau too, which an answer that is due may take.
+async fn shorter_than_d(bench: Bench) -> Result<(), Failure> {
+    let (mut leader, mut standby) = bench.pair(SHORT).await?;
+    let promised = bench.guarantees(SHORT)?;
+    assert!(promised.detection > ms(400) + SHORT.heartbeat);
+    let mut went_on = 0;
+    for _ in 0..requirement::rounds(3) {
+        leader.freeze().await?;
+        sleep(ms(400)).await;
+        went_on = clock::now();
+        leader.signal(Signal::CONT)?;
+        sleep(ms(300)).await;
+        assert_eq!((leader.said(), standby.said()), (None, None));
+    }
+    leader.order("stop")?;
+    let (ended, next) = (leader.ends().await?, standby.leads().await?);
+    assert!(ended.last_step > went_on, "it works no more: {ended:?}");
+    handed_over(promised.overlap_ended, &ended, next);
+    bench.over([leader, standby]).await
+}
+
+/// The lease is still ours when it goes on, but no renewal was confirmed for D: it is lost, unless an answer lay there already.
+async fn longer_than_d(bench: Bench) -> Result<(), Failure> {
+    let promised = bench.guarantees(SHORT)?;
+    let (mut leader, mut standby) = bench.pair(SHORT).await?;
+    for _ in 0..requirement::rounds(1) {
+        leader.freeze().await?;
+        sleep(promised.detection + ms(150)).await;
+        leader.signal(Signal::CONT)?;
+        let told = timeout(promised.detection, leader.next()).await;
+        let ended = match told {
+            Ok(Ok(Event::Lost(lost))) => {
+                let mut ended = leader.ends().await?;
+                ended.lost = Some(lost);
+                println!("lost");
+                ended
+            }
+            Ok(other) => return Err(other?.unexpected()),
+            Err(_elapsed) => {
+                assert_eq!(standby.said(), None);
+                leader.order("stop")?;
+                let ended = leader.ends().await?;
+                assert_eq!(ended.lost, None);
+                println!("went on");
+                ended
+            }
+        };
+        let next = standby.leads().await?;
+        apart(promised.overlap_frozen, &ended, next);
+        assert!(ended.at <= next, "its lease was given up before its job had ended: {ended:?}, {next}");
+        bench.server.has_a_standby().await?;
+        std::mem::swap(&mut leader, &mut standby);
+    }
+    bench.over([leader, standby]).await
+}
+
+async fn longer_than_t(bench: Bench) -> Result<(), Failure> {
+    let (mut leader, mut standby) = bench.pair(SHORT).await?;
+    let promised = bench.guarantees(SHORT)?;
+    for _ in 0..requirement::rounds(1) {
+        let mark = bench.mark();
+        leader.freeze().await?;
+        let sent = bench.server.last_statement().await?;
+        let next = standby.leads().await?;
+        bench.within(mark, next - sent, limit(promised.takeover_frozen), "a frozen leader is followed");
+        // The next one works for a while before the former one goes on.
+        sleep(ms(100)).await;
+        let went_on = clock::now();
+        leader.signal(Signal::CONT)?;
+        let ended = leader.ends().await?;
+        apart(promised.overlap_frozen, &ended, next);
+        assert!(ended.lost.is_some_and(|lost| lost.deadline <= next), "it relied on more: {ended:?}, {next}");
+        assert!(ended.polled < went_on, "its job was polled when it went on at {went_on}: {ended:?}");
+        // It stands by again, and the next one was not disturbed.
+        bench.server.has_a_standby().await?;
+        assert_eq!((leader.said(), standby.said()), (None, None));
+        std::mem::swap(&mut leader, &mut standby);
+    }
+    bench.over([leader, standby]).await
+}
+
+async fn standby(bench: Bench) -> Result<(), Failure> {
+    let (mut leader, mut first) = bench.pair(SHORT).await?;
+    let mut second = bench.replica(SHORT)?;
+    bench.server.has_standbys(2).await?;
+    let promised = bench.guarantees(SHORT)?;
+    first.freeze().await?;
+    let mark = bench.mark();
+    leader.order("stop")?;
+    let (ended, next) = (leader.ends().await?, second.leads().await?);
+    handed_over(promised.overlap_ended, &ended, next);
+    let (Bound::Within(cut), Bound::Within(released)) = (promised.cleanup.cut_waiter, promised.takeover_released)
+    else {
+        return Err("unbounded".into());
+    };
+    bench.within(mark, next - ended.at, cut + released, "the next behind a frozen standby leads");
+    first.signal(Signal::CONT)?;
+    // It does not wake as a leader, but queues anew, as the one that was stopped does.
+    bench.server.has_standbys(2).await?;
+    assert_eq!((leader.said(), first.said(), second.said()), (None, None, None));
+    second.order("stop")?;
+    let ended = second.ends().await?;
+    let next = tokio::select! {
+        next = leader.leads() => next?,
+        next = first.leads() => next?,
+    };
+    handed_over(promised.overlap_ended, &ended, next);
+    bench.over([leader, first, second]).await
+}

@@ -1,0 +1,26 @@
+//! The lease runner over PostgreSQL, for what a process can suffer: real processes, real signals, a real server.
+
+#![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test; clippy knows only those of the standard harness")]
+
+mod bench;
+mod ending;
+mod frozen;
+mod half_written;
+mod runtimes;
+#[path = "../../../crates/lock-postgres/tests/common/spinning.rs"]
+mod spinning;
+mod starved;
+mod watched;
+
+use std::process::ExitCode;
+
+use libtest_mimic::{Arguments, Trial};
+
+fn main() -> ExitCode {
+    let mut arguments = Arguments::from_args();
+    // They wait for timers far more than they work.
+    arguments.test_threads.get_or_insert(6);
+    let topics: [fn() -> Vec<Trial>; 6] =
+        [ending::trials, frozen::trials, half_written::trials, runtimes::trials, starved::trials, watched::trials];
+    libtest_mimic::run(&arguments, topics.iter().flat_map(|trials| trials()).collect()).exit_code()
+}

@@ -1,0 +1,128 @@
+//! Runtimes that are blocked or shut down under a job, in a process that lives on.
+
+use libtest_mimic::Trial;
+use tests::lease::{
+    Failure,
+    process::{Ended, Event, Replica},
+    settings::{Settings, Threads},
+};
+
+use crate::bench::{Bench, LONG, SHORT, apart, limit, ms, trial};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    vec![
+        trial(
+            "runtimes::one_thread_blocked_for_longer_than_t_is_a_loss_that_the_job_sees_at_once_on_waking",
+            |bench| blocked_beyond_t(bench, Threads::One),
+        ),
+        trial(
+            "runtimes::one_of_two_workers_blocked_for_longer_than_t_is_a_loss_that_the_job_sees_at_once_on_waking",
+            |bench| blocked_beyond_t(bench, Threads::Two),
+        ),
+        trial("runtimes::one_thread_blocked_for_longer_than_d_is_a_loss_while_the_lease_is_still_ours", |bench| {
+            blocked_beyond_d(bench, Threads::One)
+        }),
+        trial(
+            "runtimes::one_of_two_workers_blocked_for_longer_than_d_is_a_loss_while_the_lease_is_still_ours",
+            |bench| blocked_beyond_d(bench, Threads::Two),
+        ),
+        trial("runtimes::lease_of_one_thread_that_is_dropped_is_free_at_once", |bench| {
+            gone(bench, Threads::One, "drop")
+        }),
+        trial("runtimes::lease_of_workers_that_are_dropped_is_free_at_once", |bench| gone(bench, Threads::Two, "drop")),
+        trial("runtimes::lease_of_one_thread_that_is_shut_down_is_free_at_once", |bench| {
+            gone(bench, Threads::One, "shutdown")
+        }),
+        trial("runtimes::lease_of_workers_that_are_shut_down_is_free_at_once", |bench| {
+            gone(bench, Threads::Two, "shutdown")
+        }),
+    ]
+}
+
+async fn blocks(leader: &mut Replica, millis: u64) -> Result<i64, Failure> {
+    leader.order(&format!("block {millis}"))?;
+    match leader.next().await? {
+        Event::Blocks { at } => Ok(at),
+        other => Err(other.unexpected()),
+    }
+}
+
+/// Whether it could prove then that it led.
+async fn wakes(leader: &mut Replica) -> Result<(i64, bool), Failure> {
+    match leader.next().await? {
+        Event::Wakes { at, valid } => Ok((at, valid)),
+        other => Err(other.unexpected()),
+    }
+}
+
+/// With one thread nobody renews, and the server ends the session. With another worker the locker still proves that the process lives,
+/// never past T, and gives the key back by then: the runner renews from the task of the job.
+async fn blocked_beyond_t(bench: Bench, threads: Threads) -> Result<(), Failure> {
+    let settings = Settings { threads, ..SHORT };
+    let (mut leader, mut standby) = bench.pair(settings).await?;
+    let promised = bench.guarantees(settings)?;
+    let mark = bench.mark();
+    let at = blocks(&mut leader, 2_800).await?;
+    let next = standby.leads().await?;
+    bench.within(mark, next - at, limit(promised.takeover_frozen), "a leader that blocks its thread is followed");
+    let (woke, valid) = wakes(&mut leader).await?;
+    assert!(woke > next, "it did not block for long enough");
+    assert!(!valid, "it could prove that it led beside the next one");
+    let ended = leader.ends().await?;
+    assert!(ended.lost.is_some(), "the runner does not say that it was lost: {ended:?}");
+    apart(promised.overlap_frozen, &ended, next);
+    // It stands by again.
+    bench.server.has_a_standby().await?;
+    assert_eq!((leader.said(), standby.said()), (None, None));
+    bench.over([leader, standby]).await
+}
+
+/// The job can still prove that it leads when it wakes. The runner takes the lease as lost, since no renewal was confirmed for D, and
+/// gives it up in order.
+async fn blocked_beyond_d(bench: Bench, threads: Threads) -> Result<(), Failure> {
+    let settings = Settings { threads, ..SHORT };
+    let promised = bench.guarantees(settings)?;
+    let (mut leader, mut standby) = bench.pair(settings).await?;
+    blocks(&mut leader, u64::try_from((promised.detection + ms(50)).as_millis())?).await?;
+    let (_woke, valid) = wakes(&mut leader).await?;
+    let ended = leader.ends().await?;
+    assert!(valid || ended.lost.is_some_and(|lost| lost.deadline < lost.at), "it was ours: {ended:?}");
+    assert!(ended.lost.is_some(), "no renewal was confirmed for D: {ended:?}");
+    let next = standby.leads().await?;
+    apart(promised.overlap_frozen, &ended, next);
+    assert!(ended.at <= next, "it was given up before its job had ended: {ended:?}, {next}");
+    bench.over([leader, standby]).await
+}
+
+/// All tasks are dropped where they are, those that keep the lease included, in any order.
+async fn gone(bench: Bench, threads: Threads, order: &str) -> Result<(), Failure> {
+    let settings = Settings { threads, ..LONG };
+    let (mut leader, mut standby) = bench.pair(settings).await?;
+    let promised = bench.guarantees(settings)?;
+    let mark = bench.mark();
+    leader.order(order)?;
+    let (mut lost, mut ended, mut gone) = (None, None, None);
+    while ended.is_none() || gone.is_none() {
+        match leader.next().await? {
+            Event::Lost(loss) => lost = Some(loss),
+            Event::Ended { at, last_step, polled } => ended = Some(Ended { at, last_step, polled, lost }),
+            Event::Gone { at } => gone = Some(at),
+            other => return Err(other.unexpected()),
+        }
+    }
+    let (ended, gone) = ended.zip(gone).ok_or("unreachable")?;
+    let next = standby.leads().await?;
+    // A job that is dropped is not told.
+    let overlap = ended.last_step - next;
+    assert!(overlap <= 0, "two worked at a time: {ended:?}, {next}");
+    bench.within(
+        mark,
+        next - gone.min(ended.at),
+        limit(promised.takeover_killed),
+        "a runtime that is gone is followed",
+    );
+    // The process lives.
+    leader.end_orders();
+    assert!(leader.exits().await?.success());
+    bench.over([standby]).await
+}
