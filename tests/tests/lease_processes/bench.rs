@@ -11,7 +11,7 @@ use std::{
 
 use distributed_lock::{Bound, lease::LeaseGuarantees};
 use libtest_mimic::{Failed, Trial};
-use lock_testkit::{Cluster, Proxy, StallProbe, requirement, stall::Mark};
+use lock_testkit::{Cluster, Proxy, StallProbe, postgres::Builder, requirement, stall::Mark};
 use tests::lease::{
     AMPLE, Failure, clock,
     process::{Ended, Replica},
@@ -66,6 +66,25 @@ pub(crate) fn trial_alone<F: Future<Output = Result<(), Failure>>>(
         let _all = MACHINE.write().unwrap_or_else(PoisonError::into_inner);
         run(cluster, body)
     })
+}
+
+/// A trial on a cluster of its own.
+pub(crate) fn trial_on<F: Future<Output = Result<(), Failure>>>(
+    name: &str,
+    options: fn(Builder) -> Builder,
+    body: impl FnOnce(Bench, Cluster) -> F + Send + 'static,
+) -> Trial {
+    requirement::trial(
+        name,
+        move || options(Cluster::builder()).start(),
+        move |cluster| {
+            let _fed = MACHINE.read().unwrap_or_else(PoisonError::into_inner);
+            let runtime = Runtime::new()?;
+            let bench = runtime.block_on(Bench::on(&cluster));
+            let ran = runtime.block_on(async { body(bench?, cluster).await });
+            ran.map_err(|failure: Failure| failure.to_string().into())
+        },
+    )
 }
 
 fn run<F: Future<Output = Result<(), Failure>>>(
@@ -129,6 +148,10 @@ impl Bench {
     /// What a runner with these settings prints.
     pub(crate) fn guarantees(&self, settings: Settings) -> Result<LeaseGuarantees, Failure> {
         Ok(settings.runner(&self.url)?.1.guarantees())
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.port
     }
 
     pub(crate) fn mark(&self) -> Mark {

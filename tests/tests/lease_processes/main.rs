@@ -3,6 +3,7 @@
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test; clippy knows only those of the standard harness")]
 
 mod bench;
+mod cases;
 mod ending;
 mod frozen;
 mod half_written;
@@ -20,7 +21,14 @@ fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     // They wait for timers far more than they work.
     arguments.test_threads.get_or_insert(6);
-    let topics: [fn() -> Vec<Trial>; 6] =
-        [ending::trials, frozen::trials, half_written::trials, runtimes::trials, starved::trials, watched::trials];
+    let topics: [fn() -> Vec<Trial>; 7] = [
+        cases::trials,
+        ending::trials,
+        frozen::trials,
+        half_written::trials,
+        runtimes::trials,
+        starved::trials,
+        watched::trials,
+    ];
     libtest_mimic::run(&arguments, topics.iter().flat_map(|trials| trials()).collect()).exit_code()
 }
