@@ -21,6 +21,8 @@ pub struct Settings {
     pub query_timeout: Duration,
     /// What the replica runs on.
     pub threads: Threads,
+    /// Whether it ends holders that were cut off in the middle of a write, while it waits.
+    pub watchdog: bool,
 }
 
 /// What a replica runs on.
@@ -41,7 +43,8 @@ impl Settings {
         let config = PostgresConfig::from_url(url)
             .with_pool_size(2)
             .with_heartbeat_interval(self.heartbeat)
-            .with_query_timeout(self.query_timeout);
+            .with_query_timeout(self.query_timeout)
+            .with_watchdog(self.watchdog);
         let locker = Arc::new(PostgresLocker::new(&config)?);
         let runner = LeaseRunner::new(Arc::clone(&locker) as _, self.lease())?;
         Ok((locker, runner))
@@ -62,14 +65,15 @@ impl Settings {
         }
     }
 
-    pub(super) fn arguments(self) -> [String; 5] {
+    pub(super) fn arguments(self) -> [String; 6] {
         let [ttl, grace, heartbeat, query_timeout] =
             [self.ttl, self.grace, self.heartbeat, self.query_timeout].map(|time| time.as_millis().to_string());
-        [ttl, grace, heartbeat, query_timeout, if self.threads == Threads::One { "1" } else { "2" }.into()]
+        let threads = if self.threads == Threads::One { "1" } else { "2" };
+        [ttl, grace, heartbeat, query_timeout, threads.into(), self.watchdog.to_string()]
     }
 
     pub(super) fn parse(arguments: &[String]) -> Option<Self> {
-        let [ttl, grace, heartbeat, query_timeout, threads] = arguments else { return None };
+        let [ttl, grace, heartbeat, query_timeout, threads, watchdog] = arguments else { return None };
         let time = |text: &String| text.parse().ok().map(Duration::from_millis);
         Some(Self {
             ttl: time(ttl)?,
@@ -77,6 +81,7 @@ impl Settings {
             heartbeat: time(heartbeat)?,
             query_timeout: time(query_timeout)?,
             threads: if threads == "1" { Threads::One } else { Threads::Two },
+            watchdog: watchdog.parse().ok()?,
         })
     }
 }

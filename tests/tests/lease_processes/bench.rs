@@ -43,6 +43,7 @@ const fn settings([ttl, grace, heartbeat, query_timeout]: [u64; 4]) -> Settings 
         heartbeat: ms(heartbeat),
         query_timeout: ms(query_timeout),
         threads: Threads::Two,
+        watchdog: true,
     }
 }
 

@@ -104,9 +104,11 @@ fn half_open(name: &str, switch: fn(&Proxy)) -> Trial {
 
 /// As when a cable is pulled, or one direction of a way is lost: no end is seen.
 async fn cut_off(bench: Bench, switch: fn(&Proxy)) -> Result<(), Failure> {
-    let promised = bench.guarantees(SHORT)?;
-    let mut leader = bench.remote_replica(SHORT)?;
-    let mut standby = bench.leads_before(&mut leader, SHORT).await?;
+    // D is 2.4 s, far from the last moment at which a job is told whatever fails, a grace before the deadline.
+    let settings = Settings { ttl: ms(4_000), ..SHORT };
+    let promised = bench.guarantees(settings)?;
+    let mut leader = bench.remote_replica(settings)?;
+    let mut standby = bench.leads_before(&mut leader, settings).await?;
     let proxy = leader.proxy.clone().ok_or("no proxy")?;
     let (mark, cut) = (bench.mark(), clock::now());
     switch(&proxy);
@@ -317,7 +319,7 @@ async fn retired(bench: Bench) -> Result<(), Failure> {
     let (admin, connection) = bench.admin.connect(NoTls).await?;
     tokio::spawn(connection);
     let database = bench.admin.get_dbname().ok_or("no database")?;
-    admin.batch_execute(&format!("ALTER DATABASE {database} SET idle_session_timeout = '300ms'")).await?;
+    admin.batch_execute(&format!("ALTER DATABASE {database} SET idle_session_timeout = '100ms'")).await?;
     let mut config = deadpool_postgres::Config::new();
     config.url = Some(bench.url.clone());
     config.pool = Some(deadpool_postgres::PoolConfig::new(3));

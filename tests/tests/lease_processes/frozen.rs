@@ -4,7 +4,7 @@ use distributed_lock::Bound;
 use libtest_mimic::Trial;
 use lock_testkit::requirement;
 use rustix::process::Signal;
-use tests::lease::{Failure, clock, process::Event};
+use tests::lease::{Failure, clock, process::Event, settings::Settings};
 use tokio::time::{sleep, timeout};
 
 use crate::bench::{Bench, SHORT, apart, handed_over, limit, ms, trial};
@@ -16,10 +16,12 @@ pub(crate) fn trials() -> Vec<Trial> {
             "frozen::leader_that_stands_still_for_longer_than_d_says_so_and_ends_before_the_next_leads",
             longer_than_d,
         ),
+        trial("frozen::leader_that_goes_on_between_its_deadline_and_t_never_works_beside_the_next", until_nearly_t),
         trial(
             "frozen::leader_that_stands_still_for_longer_than_t_is_followed_and_its_job_is_dropped_unpolled",
             longer_than_t,
         ),
+        trial("frozen::standby_that_was_granted_the_lease_while_it_stood_still_leads_when_it_goes_on", granted),
         trial(
             "frozen::standby_in_the_queue_holds_others_up_for_no_longer_than_the_bound_and_wakes_as_a_standby",
             standby,
@@ -83,9 +85,29 @@ async fn longer_than_d(bench: Bench) -> Result<(), Failure> {
     bench.over([leader, standby]).await
 }
 
-async fn longer_than_t(bench: Bench) -> Result<(), Failure> {
-    let (mut leader, mut standby) = bench.pair(SHORT).await?;
+/// Its own deadline has passed, and the server is about to let the next one in, or has just done so.
+async fn until_nearly_t(bench: Bench) -> Result<(), Failure> {
     let promised = bench.guarantees(SHORT)?;
+    let (mut leader, mut standby) = bench.pair(SHORT).await?;
+    for earlier in [ms(200), ms(120), ms(40)] {
+        leader.freeze().await?;
+        let went_on = SHORT.ttl - earlier;
+        sleep(went_on).await;
+        leader.signal(Signal::CONT)?;
+        let (ended, next) = (leader.ends().await?, standby.leads().await?);
+        assert!(ended.lost.is_some(), "{ended:?}");
+        apart(promised.overlap_frozen, &ended, next);
+        bench.server.has_a_standby().await?;
+        std::mem::swap(&mut leader, &mut standby);
+    }
+    bench.over([leader, standby]).await
+}
+
+/// The server does it alone: the watchdog, which would come a little later, is off.
+async fn longer_than_t(bench: Bench) -> Result<(), Failure> {
+    let settings = Settings { watchdog: false, ..SHORT };
+    let (mut leader, mut standby) = bench.pair(settings).await?;
+    let promised = bench.guarantees(settings)?;
     for _ in 0..requirement::rounds(1) {
         let mark = bench.mark();
         leader.freeze().await?;
@@ -106,6 +128,30 @@ async fn longer_than_t(bench: Bench) -> Result<(), Failure> {
         std::mem::swap(&mut leader, &mut standby);
     }
     bench.over([leader, standby]).await
+}
+
+/// For less than T_w, so that the grant is still there. Whoever is behind it waits on.
+async fn granted(bench: Bench) -> Result<(), Failure> {
+    let (mut leader, mut first) = bench.pair(SHORT).await?;
+    let mut second = bench.replica(SHORT)?;
+    bench.server.has_standbys(2).await?;
+    let promised = bench.guarantees(SHORT)?;
+    first.freeze().await?;
+    leader.order("stop")?;
+    let ended = leader.ends().await?;
+    sleep(ms(500)).await;
+    let went_on = clock::now();
+    first.signal(Signal::CONT)?;
+    let next = first.leads().await?;
+    assert!(next > went_on);
+    handed_over(promised.overlap_ended, &ended, next);
+    // Longer than a waiter may be silent: it is a holder now.
+    sleep(ms(1_200)).await;
+    assert_eq!((leader.said(), first.said(), second.said()), (None, None, None));
+    first.order("stop")?;
+    let (ended, next) = (first.ends().await?, second.leads().await?);
+    handed_over(promised.overlap_ended, &ended, next);
+    bench.over([leader, first, second]).await
 }
 
 async fn standby(bench: Bench) -> Result<(), Failure> {

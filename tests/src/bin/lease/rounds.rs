@@ -53,7 +53,7 @@ impl Mode {
             Self::Clean | Self::Kill | Self::Rolling => [10_000, 1_000, 1_000, 3_000],
         }
         .map(Duration::from_millis);
-        Settings { ttl, grace, heartbeat, query_timeout, threads: Threads::Two }
+        Settings { ttl, grace, heartbeat, query_timeout, threads: Threads::Two, watchdog: true }
     }
 
     /// What is measured must be within this, in ms.
