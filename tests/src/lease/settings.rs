@@ -58,7 +58,11 @@ impl Settings {
         config.with_retry_interval(Duration::from_millis(100))
     }
 
-    pub(super) fn runtime(self) -> std::io::Result<Runtime> {
+    /// What it runs on.
+    ///
+    /// # Errors
+    /// If the system has no threads left.
+    pub fn runtime(self) -> std::io::Result<Runtime> {
         match self.threads {
             Threads::One => Builder::new_current_thread().enable_all().build(),
             Threads::Two => Builder::new_multi_thread().worker_threads(2).enable_all().build(),

@@ -20,6 +20,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             leaves(bench, |leader| leader.signal(Signal::TERM))
         }),
         trial("ending::killed_leader_is_followed_at_once", killed),
+        trial("ending::standby_that_gets_sigterm_leaves_the_queue_and_nobody_notices", leaving_standby),
         trial("ending::killed_standby_is_noticed_by_nobody", killed_standby),
     ]
 }
@@ -79,4 +80,19 @@ async fn killed_standby(bench: Bench) -> Result<(), Failure> {
     assert!(ended.last_step + clock::nanos(ms(1_000)) > stopped, "it had not worked for long: {ended:?}");
     handed_over(promised.overlap_ended, &ended, next);
     bench.over([leader, standby, second]).await
+}
+
+async fn leaving_standby(bench: Bench) -> Result<(), Failure> {
+    let (mut leader, mut standby) = bench.pair(LONG).await?;
+    let (mark, at) = (bench.mark(), clock::now());
+    standby.signal(Signal::TERM)?;
+    let status = standby.exits().await?;
+    assert!(status.success(), "{status}");
+    bench.within(mark, clock::now() - at, ms(500), "a standby that is told to end is gone");
+    bench.server.has_standbys(0).await?;
+    leader.order("stop")?;
+    assert_eq!(leader.ends().await?.lost, None);
+    // Nobody else was there.
+    leader.leads().await?;
+    bench.over([leader]).await
 }

@@ -20,7 +20,7 @@ use libtest_mimic::{Arguments, Trial};
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     // They wait for timers far more than they work.
-    arguments.test_threads.get_or_insert(6);
+    arguments.test_threads.get_or_insert(8);
     let topics: [fn() -> Vec<Trial>; 7] = [
         cases::trials,
         ending::trials,

@@ -1,11 +1,18 @@
 //! Runtimes that are blocked or shut down under a job, in a process that lives on.
 
+use std::time::Duration;
+
+use distributed_lock::{
+    ErrorKind,
+    lease::{LeaseState, Term},
+};
 use libtest_mimic::Trial;
 use tests::lease::{
-    Failure,
+    Failure, JOB, clock,
     process::{Ended, Event, Replica},
     settings::{Settings, Threads},
 };
+use tokio::sync::mpsc;
 
 use crate::bench::{Bench, LONG, SHORT, apart, limit, ms, trial};
 
@@ -26,6 +33,12 @@ pub(crate) fn trials() -> Vec<Trial> {
             "runtimes::one_of_two_workers_blocked_for_longer_than_d_is_a_loss_while_the_lease_is_still_ours",
             |bench| blocked_beyond_d(bench, Threads::Two),
         ),
+        trial("runtimes::run_reports_the_loss_and_the_overrun_of_a_job_that_blocked_its_only_thread", |bench| {
+            reported(bench, Threads::One)
+        }),
+        trial("runtimes::run_reports_the_loss_and_the_overrun_of_a_job_that_blocked_one_of_two_workers", |bench| {
+            reported(bench, Threads::Two)
+        }),
         trial("runtimes::lease_of_one_thread_that_is_dropped_is_free_at_once", |bench| {
             gone(bench, Threads::One, "drop")
         }),
@@ -92,6 +105,61 @@ async fn blocked_beyond_d(bench: Bench, threads: Threads) -> Result<(), Failure>
     apart(promised.overlap_frozen, &ended, next);
     assert!(ended.at <= next, "it was given up before its job had ended: {ended:?}, {next}");
     bench.over([leader, standby]).await
+}
+
+/// How the first term ended, and what of it can be seen from another thread meanwhile.
+async fn reported(bench: Bench, threads: Threads) -> Result<(), Failure> {
+    let settings = Settings { threads, ..SHORT };
+    let (_, runner) = settings.runner(&bench.url)?;
+    let blocked = ms(2_800);
+    let running = std::thread::spawn({
+        let runner = runner.clone();
+        move || {
+            let runtime = settings.runtime()?;
+            let (tell, mut told) = mpsc::unbounded_channel();
+            let mut first = true;
+            let job = move |term: Term| {
+                let first = std::mem::take(&mut first);
+                async move {
+                    if first {
+                        block(blocked);
+                        return Ok(term.ensure_valid().is_ok());
+                    }
+                    term.cancelled().await;
+                    Err(())
+                }
+            };
+            let run = runtime.spawn(async move { runner.run_with(JOB, job, |end| _ = tell.send(end)).await });
+            let end = runtime.block_on(told.recv()).ok_or("no term ended")?;
+            Ok::<_, Failure>((end, run, runtime))
+        }
+    });
+    let mut watch = runner.watch(JOB)?;
+    watch.wait_for(|state| matches!(state, LeaseState::Leading(_))).await.ok_or("the runner is gone")?;
+    runner.health()?;
+    let mut standby = bench.replica(settings)?;
+    let next = standby.leads().await?;
+    // The job still runs, and whoever asks is told so.
+    assert_eq!(runner.health().unwrap_err().kind(), ErrorKind::Lost);
+    let ended = tokio::task::spawn_blocking(move || running.join()).await?;
+    let (end, run, runtime) = ended.map_err(|_panic| "the runtime's thread panicked")??;
+    assert!(clock::now() > next, "it did not block for long enough");
+    assert_eq!(end.result, Some(Ok(false)), "it could prove that it led beside the next one");
+    assert!(end.reason.is_none(), "it was told, and heard it: {:?}", end.reason);
+    let loss = end.loss.ok_or("the loss is not reported")?;
+    println!("{loss}, ran on for {:?}", end.overrun);
+    assert!(end.overrun > ms(500) && end.overrun < blocked, "{:?}", end.overrun);
+    standby.order("stop")?;
+    standby.ends().await?;
+    run.abort();
+    runtime.shutdown_background();
+    drop(runner);
+    bench.over([standby]).await
+}
+
+#[expect(clippy::disallowed_methods, reason = "a job that blocks its thread is what is tested")]
+fn block(time: Duration) {
+    std::thread::sleep(time);
 }
 
 /// All tasks are dropped where they are, those that keep the lease included, in any order.

@@ -74,7 +74,7 @@ async fn starved(bench: Bench, start: fn(&Bench, Settings) -> Result<Replica, Fa
     bench.server.has_a_standby().await?;
     let mark = bench.mark();
     let busy = Busy::start(40)?;
-    sleep_until(Instant::now() + ms(5_000)).await;
+    sleep_until(Instant::now() + ms(4_000)).await;
     drop(busy);
     // Until whoever lost something has said so.
     let until = Instant::now() + SHORT.ttl;
