@@ -28,6 +28,10 @@ mod server_clock;
 
 use server_clock::Clocks;
 
+/// For how long an answer is looked for once its time is over: a process that stood still for a while finds its timer and an answer that
+/// came meanwhile both due, and the driver needs a moment to read it. Part of delta, which is for timers and threads that run late.
+const SECOND_LOOK: Duration = Duration::from_millis(25);
+
 /// A guard's order to give the hold a new TTL from now on.
 #[derive(Debug)]
 pub(crate) struct Renewal {

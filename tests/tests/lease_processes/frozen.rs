@@ -2,9 +2,9 @@
 
 use distributed_lock::Bound;
 use libtest_mimic::Trial;
-use lock_testkit::requirement;
+use lock_testkit::{proxy::Flow, requirement, wait_until};
 use rustix::process::Signal;
-use tests::lease::{Failure, clock, process::Event, settings::Settings};
+use tests::lease::{AMPLE, Failure, clock, process::Event, settings::Settings};
 use tokio::time::{sleep, timeout};
 
 use crate::bench::{Bench, SHORT, apart, handed_over, limit, ms, trial};
@@ -12,6 +12,7 @@ use crate::bench::{Bench, SHORT, apart, handed_over, limit, ms, trial};
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("frozen::leader_that_stands_still_for_less_than_d_goes_on_in_the_same_term", shorter_than_d),
+        trial("frozen::answer_that_came_while_the_leader_stood_still_is_no_silence", answered),
         trial(
             "frozen::leader_that_stands_still_for_longer_than_d_says_so_and_ends_before_the_next_leads",
             longer_than_d,
@@ -38,6 +39,32 @@ async fn shorter_than_d(bench: Bench) -> Result<(), Failure> {
     for _ in 0..requirement::rounds(3) {
         leader.freeze().await?;
         sleep(ms(400)).await;
+        went_on = clock::now();
+        leader.signal(Signal::CONT)?;
+        sleep(ms(300)).await;
+        assert_eq!((leader.said(), standby.said()), (None, None));
+    }
+    leader.order("stop")?;
+    let (ended, next) = (leader.ends().await?, standby.leads().await?);
+    assert!(ended.last_step > went_on, "it works no more: {ended:?}");
+    handed_over(promised.overlap_ended, &ended, next);
+    bench.over([leader, standby]).await
+}
+
+/// It stands still for longer than tau, with an answer on its way that is there when it goes on.
+async fn answered(bench: Bench) -> Result<(), Failure> {
+    let mut leader = bench.remote_replica(SHORT)?;
+    let mut standby = bench.leads_before(&mut leader, SHORT).await?;
+    let promised = bench.guarantees(SHORT)?;
+    let proxy = leader.proxy.clone().ok_or("no proxy")?;
+    let mut went_on = 0;
+    for _ in 0..requirement::rounds(3) {
+        proxy.reset_counts();
+        proxy.down(Flow::Hold);
+        wait_until(AMPLE, "a renewal is in flight", async || proxy.counts().frontend(b'B') > 0).await?;
+        leader.freeze().await?;
+        proxy.pass();
+        sleep(SHORT.query_timeout + ms(100)).await;
         went_on = clock::now();
         leader.signal(Signal::CONT)?;
         sleep(ms(300)).await;

@@ -14,6 +14,9 @@ use std::time::{Duration, Instant};
 
 use super::timing::Patience;
 
+/// For how long an answer is looked for once more by a process that stood still.
+const SECOND_LOOK: Duration = Duration::from_millis(25);
+
 /// The settings that the machine goes by.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rules {
@@ -171,6 +174,8 @@ pub(super) struct Machine {
     proof: Instant,
     /// By when a newer one must be confirmed.
     answer_due: Instant,
+    /// Whether that was put off for a second look.
+    looked_again: bool,
     granted: Instant,
     asking: bool,
 }
@@ -178,7 +183,15 @@ pub(super) struct Machine {
 impl Machine {
     /// A machine whose first action is [`Action::Acquire`].
     pub(super) fn new(rules: Rules, now: Instant) -> Self {
-        Self { rules, phase: Phase::Contending, proof: now, answer_due: now, granted: now, asking: false }
+        Self {
+            rules,
+            phase: Phase::Contending,
+            proof: now,
+            answer_due: now,
+            looked_again: false,
+            granted: now,
+            asking: false,
+        }
     }
 
     /// When to say [`Input::Time`] if nothing else happens before.
@@ -256,7 +269,7 @@ impl Machine {
     fn delaying(&mut self, at: At, input: Input, until: Instant) -> Action {
         match input {
             Input::Lost { .. } | Input::NearDeadline => self.release(self.contend_after_loss(at.now)),
-            Input::Time if self.is_unproven(at.now) => self.release(self.contend_after_loss(at.now)),
+            Input::Time if self.stays_unproven(at.now) => self.release(self.contend_after_loss(at.now)),
             Input::Time if at.now >= until => self.start(at.now),
             Input::StepDown => self.release(self.contend_after_step_down()),
             Input::Stop(stop) => self.release(Then::Exit(Exit::Stopped(stop))),
@@ -284,7 +297,7 @@ impl Machine {
             Input::NearDeadline => self.cancel(at, Reason::Unconfirmed, true),
             Input::StepDown => self.cancel(at, Reason::StepDown, true),
             Input::Stop(stop) => self.cancel(at, Reason::Stop(stop), true),
-            Input::Time if self.is_unproven(at.now) => self.cancel(at, Reason::Unconfirmed, true),
+            Input::Time if self.stays_unproven(at.now) => self.cancel(at, Reason::Unconfirmed, true),
             Input::Time if passed(since, self.rules.max_term) => self.cancel(at, Reason::Stalled(Stall::MaxTerm), true),
             Input::Time if passed(progress, self.rules.progress_deadline) => {
                 self.cancel(at, Reason::Stalled(Stall::Progress), true)
@@ -385,10 +398,21 @@ impl Machine {
     /// `sent`: when the proof was, that was confirmed now.
     fn proven(&mut self, sent: Instant, now: Instant) {
         (self.proof, self.answer_due) = (sent, self.rules.patience.answer_due(sent, now));
+        self.looked_again = false;
     }
 
     fn is_unproven(&self, now: Instant) -> bool {
         now >= self.answer_due
+    }
+
+    /// The same when we were woken for it. Woken late, the process stood still, and an answer that came meanwhile may be due as well: it
+    /// gets a moment to be seen. What the store may have done until now is for the hold's deadline to say.
+    fn stays_unproven(&mut self, now: Instant) -> bool {
+        let stood_still = now.saturating_duration_since(self.answer_due) > SECOND_LOOK;
+        if stood_still && !std::mem::replace(&mut self.looked_again, true) {
+            self.answer_due = now + SECOND_LOOK;
+        }
+        self.is_unproven(now)
     }
 
     /// At once, but terms that are lost as soon as they start do not follow each other faster than attempts do.

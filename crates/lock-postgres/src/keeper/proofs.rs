@@ -15,7 +15,7 @@ use tokio::{
     time::sleep,
 };
 
-use super::{Clocks, Renewal, confirm, heartbeat_due, idle_limit, judge, lost, next_send, proven};
+use super::{Clocks, Renewal, SECOND_LOOK, confirm, heartbeat_due, idle_limit, judge, lost, next_send, proven};
 use crate::{
     lease::{Lease, Talk, Terms},
     session::Session,
@@ -64,6 +64,7 @@ impl Flight<'_> {
     async fn fly(mut self, bell: &Notify, clocks: &mut Clocks) -> Result<(), Loss> {
         let tau = self.latest.timing.query_timeout();
         let mut asked = FuturesOrdered::new();
+        let mut second_look = None;
         loop {
             let now = self.lease.core.clock.now();
             while let Some(due) = self.due(now) {
@@ -71,7 +72,7 @@ impl Flight<'_> {
                 asked.push_back(self.session.prove(self.latest.owner, server_millis(idle)));
             }
             let Some(first) = self.sent.front() else { return Ok(()) };
-            let limit = first.terms.proved + tau;
+            let limit = second_look.unwrap_or(first.terms.proved + tau);
             let wake = self.next_heartbeat().map_or(limit, |due| due.min(limit));
             // All arms are cancel safe: the stream keeps what it has, and the rest is looked at anew. The stream comes first, since
             // a statement is sent when it is polled for the first time.
@@ -79,6 +80,7 @@ impl Flight<'_> {
                 biased;
                 Some(answer) = asked.next() => {
                     let proof = judge(answer, self.latest.owner)?;
+                    second_look = None;
                     if let Some(sent) = self.sent.pop_front() {
                         self.confirmed(sent);
                     }
@@ -86,8 +88,10 @@ impl Flight<'_> {
                 }
                 () = bell.notified() => {}
                 () = sleep(wake.saturating_duration_since(now)) => {
-                    if self.lease.core.clock.now() >= limit {
-                        return Err(Loss::new(LossCause::HeartbeatTimeout));
+                    match second_look {
+                        _ if self.lease.core.clock.now() < limit => {}
+                        None => second_look = Some(self.lease.core.clock.now() + SECOND_LOOK),
+                        Some(_) => return Err(Loss::new(LossCause::HeartbeatTimeout)),
                     }
                 }
             }

@@ -1,11 +1,11 @@
 //! A renewal that changes the TTL. It goes alone, so that no older answer can undo it.
 
-use std::sync::Arc;
+use std::{pin::pin, sync::Arc, time::Duration};
 
 use distributed_lock::{Loss, LossCause};
-use tokio::time::timeout;
+use tokio::time::{error::Elapsed, timeout};
 
-use super::{Clocks, Renewal, confirm, idle_limit, judge, lost, proven};
+use super::{Clocks, Renewal, SECOND_LOOK, confirm, idle_limit, judge, lost, proven};
 use crate::{
     core::ghost_bound,
     lease::{Lease, Talk, Terms},
@@ -34,8 +34,8 @@ pub(super) async fn change_ttl(lease: &Arc<Lease>, mut talk: Talk, order: Renewa
     }
     let (limit, millis) = (old.timing.query_timeout(), server_millis(idle));
     let asked = match exchanged {
-        None => timeout(limit, talk.session().prove(owner, millis)).await,
-        Some((from, to)) => timeout(limit, talk.session().exchange(from, to, millis)).await,
+        None => in_time(limit, talk.session().prove(owner, millis)).await,
+        Some((from, to)) => in_time(limit, talk.session().exchange(from, to, millis)).await,
     };
     let proof = match asked {
         Ok(asked) => judge(asked, owner),
@@ -56,5 +56,13 @@ pub(super) async fn change_ttl(lease: &Arc<Lease>, mut talk: Talk, order: Renewa
             lost(lease, talk, loss).await;
             false
         }
+    }
+}
+
+async fn in_time<F: Future>(limit: Duration, asked: F) -> Result<F::Output, Elapsed> {
+    let mut asked = pin!(asked);
+    match timeout(limit, &mut asked).await {
+        Ok(answer) => Ok(answer),
+        Err(_elapsed) => timeout(SECOND_LOOK, asked).await,
     }
 }

@@ -64,3 +64,24 @@ fn answers_that_each_take_nearly_as_long_as_they_may_are_no_loss_and_one_that_ta
     assert_eq!(machine.step(at(due - ms(1)), Input::Confirmed { sent: at(sent - SECOND * 5).now }), Action::Wait);
     assert_eq!(machine.step(at(due), Input::Time), Action::Cancel(Reason::Unconfirmed));
 }
+
+#[test]
+fn a_process_that_stood_still_looks_for_the_answer_once_more() {
+    let ms = Duration::from_millis;
+    for answered in [true, false] {
+        let (mut machine, start) = machine();
+        let at = |offset| At { now: start.now + offset, ..start };
+        assert_eq!(machine.step(start, Input::Granted { proof: start.now }), Action::Start);
+        let woken = SECOND * 9;
+        assert!(machine.wake_at().is_some_and(|due| due < at(woken).now));
+        assert_eq!(machine.step(at(woken), Input::Time), Action::Wait);
+        assert_eq!(machine.wake_at(), Some(at(woken + ms(25)).now));
+        if answered {
+            assert_eq!(machine.step(at(woken + ms(1)), Input::Confirmed { sent: at(SECOND * 3).now }), Action::Wait);
+            // D after its send, since it is as old as it is.
+            assert_eq!(machine.wake_at(), Some(at(SECOND * 3 + ms(10_100)).now));
+        } else {
+            assert_eq!(machine.step(at(woken + ms(25)), Input::Time), Action::Cancel(Reason::Unconfirmed));
+        }
+    }
+}
