@@ -39,6 +39,10 @@ impl Intruder {
                     accepted = listener.accept() => {
                         let (client, _) = accepted.unwrap();
                         let server = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await.unwrap();
+                        // Requests go in parts, and the second would wait for the acknowledgement of the first.
+                        for stream in [&client, &server] {
+                            stream.set_nodelay(true).unwrap();
+                        }
                         let (sender, orders) = mpsc::unbounded_channel();
                         last = Some(sender);
                         tokio::spawn(carry(client, server, orders));

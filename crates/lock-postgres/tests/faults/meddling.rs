@@ -146,7 +146,7 @@ async fn beaconless_wait(server: Server) {
     let ((locker, pid), other) = (rested(&config, &server).await, server.locker());
     let guard = other.acquire("k", Ttl::UNTIL_RELEASED).await.unwrap();
     intruder.run("SELECT pg_advisory_unlock_all()").await;
-    let waited = locker.acquire_within("k", Ttl::UNTIL_RELEASED, Duration::from_millis(300)).await;
+    let waited = locker.acquire_within("k", Ttl::UNTIL_RELEASED, Duration::from_millis(500)).await;
     assert!(waited.unwrap().is_contended());
     guard.release().await.unwrap().exclusive().unwrap();
     is_replaced(&locker, pid, &server).await;

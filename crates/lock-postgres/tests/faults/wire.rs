@@ -105,22 +105,18 @@ async fn cut_in_reset(server: Server) {
     wait_until(SHORT_TTL * 3, "the session is gone", async || left().await.is_empty()).await.unwrap();
 }
 
-/// Carries a connection until one message has this in it: the last that arrives in either direction, and nobody is told.
+/// Carries a connection until one message has this in it: the last that the server gets, and the client is not told.
 async fn cut_after(client: TcpStream, port: u16, last: &'static str) {
     let server = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
     let ((mut from_client, mut to_client), (mut from_server, mut to_server)) =
         (client.into_split(), server.into_split());
-    let back = tokio::spawn(async move { copy(&mut from_server, &mut to_client).await });
+    tokio::spawn(async move { copy(&mut from_server, &mut to_client).await });
     let mut typed = false;
     while let Some(message) = read(&mut from_client, typed).await {
         typed = true;
-        let is_last = String::from_utf8_lossy(&message).contains(last);
-        if is_last {
-            back.abort();
-        }
         to_server.write_all(&message).await.unwrap();
-        if is_last {
-            // Keeps the sockets open.
+        if String::from_utf8_lossy(&message).contains(last) {
+            // Keeps the connection to the server open.
             return std::future::pending().await;
         }
     }
