@@ -28,10 +28,11 @@ impl Intruder {
         let address = listener.local_addr().unwrap();
         let (orders, mut ordered) = mpsc::unbounded_channel::<Order>();
         tokio::spawn(async move {
-            let mut last: Option<mpsc::UnboundedSender<Order>> = None;
+            // All are kept: a connection ends when nobody can order anything in it.
+            let mut connections: Vec<mpsc::UnboundedSender<Order>> = Vec::new();
             loop {
                 tokio::select! {
-                    order = ordered.recv() => match (order, &last) {
+                    order = ordered.recv() => match (order, connections.last()) {
                         (Some(order), Some(last)) => last.send(order).unwrap(),
                         (Some(_), None) => panic!("there is no connection"),
                         (None, _) => return,
@@ -44,7 +45,7 @@ impl Intruder {
                             stream.set_nodelay(true).unwrap();
                         }
                         let (sender, orders) = mpsc::unbounded_channel();
-                        last = Some(sender);
+                        connections.push(sender);
                         tokio::spawn(carry(client, server, orders));
                     }
                 }
