@@ -1,0 +1,34 @@
+//! The lease runner on a real server, for what sessions, networks and jobs can suffer: whether two jobs ever work at a time, how
+//! soon the other replica takes over, and what the run says of it. The bounds are those that the runner prints.
+
+#![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test; clippy knows only those of the standard harness")]
+
+mod bench;
+mod jobs;
+mod meddling;
+mod partition;
+mod referee;
+mod replica;
+mod restart;
+mod terminated;
+
+#[allow(dead_code, reason = "the backend's own tests use more of it")]
+#[path = "../../../crates/lock-postgres/tests/faults/intruder.rs"]
+mod intruder;
+
+#[allow(dead_code, reason = "the backend's own tests use more of it")]
+#[path = "../../../crates/lock-postgres/tests/faults/bench.rs"]
+mod server;
+
+use std::process::ExitCode;
+
+use libtest_mimic::{Arguments, Trial};
+
+fn main() -> ExitCode {
+    let mut arguments = Arguments::from_args();
+    // They wait for timers far more than they work.
+    arguments.test_threads.get_or_insert(6);
+    let themes: [fn() -> Vec<Trial>; 5] =
+        [terminated::trials, restart::trials, partition::trials, meddling::trials, jobs::trials];
+    libtest_mimic::run(&arguments, themes.iter().flat_map(|trials| trials()).collect()).exit_code()
+}
