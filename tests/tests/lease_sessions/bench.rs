@@ -11,7 +11,7 @@ use distributed_lock::{
     lease::{LeaseConfig, LeaseExit, LeaseState, Term},
 };
 use lock_postgres::PostgresConfig;
-use lock_testkit::{Proxy, wait_until};
+use lock_testkit::{Observer, Proxy, wait_until};
 
 use crate::{
     intruder::Intruder,
@@ -147,6 +147,15 @@ pub(crate) async fn intruded(server: &Server) -> (Intruder, PostgresConfig) {
     let direct = format!("127.0.0.1:{}", server.port());
     let url = server.url.replace(&direct, &intruder.address.to_string());
     (intruder, PostgresConfig::from_url(format!("{url}?sslmode=disable")))
+}
+
+/// Waits until somebody is in the queue behind a holder, for where the server's own look at it ended with a restart.
+pub(crate) async fn one_queues(observer: &Observer) {
+    let queued = wait_until(AMPLE, "one holds and one queues", async || {
+        let locks = observer.key_locks().await.unwrap();
+        locks.len() == 2 && locks.iter().filter(|lock| lock.granted).count() == 1
+    });
+    queued.await.unwrap();
 }
 
 /// What a bound says.

@@ -4,8 +4,13 @@
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test; clippy knows only those of the standard harness")]
 
 mod bench;
+mod blocked;
+mod cases;
+mod connecting;
+mod failover;
 mod jobs;
 mod meddling;
+mod old_terms;
 mod partition;
 mod referee;
 mod replica;
@@ -28,7 +33,17 @@ fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     // They wait for timers far more than they work.
     arguments.test_threads.get_or_insert(6);
-    let themes: [fn() -> Vec<Trial>; 5] =
-        [terminated::trials, restart::trials, partition::trials, meddling::trials, jobs::trials];
+    let themes: [fn() -> Vec<Trial>; 10] = [
+        terminated::trials,
+        restart::trials,
+        partition::trials,
+        meddling::trials,
+        jobs::trials,
+        old_terms::trials,
+        connecting::trials,
+        cases::trials,
+        blocked::trials,
+        failover::trials,
+    ];
     libtest_mimic::run(&arguments, themes.iter().flat_map(|trials| trials()).collect()).exit_code()
 }

@@ -1,6 +1,7 @@
-//! Somebody clears the locks of the leader's session from within it, as a pooler or a colleague's tool does.
+//! Somebody else is in the leader's session, as a pooler or a colleague's tool can be: its locks are cleared, or its heartbeats fail.
 
-use distributed_lock::LossCause;
+use std::time::Duration;
+
 use libtest_mimic::Trial;
 
 use crate::{
@@ -11,18 +12,36 @@ use crate::{
 };
 
 pub(crate) fn trials() -> Vec<Trial> {
-    let cleared = |name: &str, statements| {
-        trial(&format!("meddling::{name}_is_noticed_within_the_detection_bound"), move |server| {
-            cleared(server, statements)
-        })
+    let noticed = |name: &str, meddled: Meddled| {
+        trial(&format!("meddling::{name}_within_the_detection_bound"), move |server| noticed(server, meddled))
     };
     vec![
-        cleared("discard_all", "DISCARD ALL"),
-        cleared("unlock_of_everything", "SELECT pg_catalog.pg_advisory_unlock_all()"),
+        // Prepared statements go with the locks, so the answer is an error.
+        noticed("discard_all_is_noticed", Meddled { by: "DISCARD ALL", loss: "SessionEnded", forgotten: true }),
+        noticed(
+            "unlock_of_everything_is_noticed",
+            Meddled { by: "SELECT pg_catalog.pg_advisory_unlock_all()", loss: "NotOurs", forgotten: true },
+        ),
+        noticed(
+            "case_11_heartbeats_without_their_statement_end_the_term",
+            Meddled { by: "DEALLOCATE ALL", loss: "SessionEnded", forgotten: false },
+        ),
+        noticed(
+            "case_11_heartbeats_in_a_failed_transaction_end_the_term",
+            Meddled { by: "BEGIN; SELECT 1/0", loss: "SessionEnded", forgotten: false },
+        ),
     ]
 }
 
-async fn cleared(server: Server, statements: &'static str) {
+#[derive(Clone, Copy, Debug)]
+struct Meddled {
+    by: &'static str,
+    loss: &'static str,
+    /// Whether the server has given the lease away at once.
+    forgotten: bool,
+}
+
+async fn noticed(server: Server, Meddled { by, loss, forgotten }: Meddled) {
     let (intruder, intruded) = intruded(&server).await;
     let referee = Referee::default();
     let leader = Replica::start("leader", &shortened(intruded), lease(), &referee, deaf);
@@ -31,26 +50,22 @@ async fn cleared(server: Server, statements: &'static str) {
     server.waiters(1).await;
     let promised = leader.runner.guarantees();
     let watch = Watch::start();
-    intruder.run(statements).await;
-    watch.at_within(standby.event("leads").await, within(promised.takeover_killed), "the standby leads");
-    let ended = if statements == "DISCARD ALL" {
-        // Prepared statements went with the locks, so the answer is an error of the session.
-        leader.event("ended: Dropped, SessionEnded, lost").await
-    } else {
-        leader.event("ended: Dropped, NotOurs, lost").await
-    };
-    watch.at_within(ended, within(promised.overlap_forgotten), "the job is gone");
-    let overlap = referee.overlap();
-    println!("overlap {overlap:?}, bound {}", promised.overlap_forgotten);
-    assert!(overlap <= within(promised.overlap_forgotten), "two worked for {overlap:?}");
-    let loss = leader.only_end().loss.unwrap().cause();
-    assert!(matches!(loss, LossCause::NotOurs | LossCause::SessionEnded), "{loss:?}");
+    intruder.run(by).await;
+    watch.at_within(leader.event(&format!("told: {loss}")).await, promised.detection, "the leader is told");
+    leader.event(&format!("ended: Dropped, {loss}, lost")).await;
+    let takeover = within(promised.takeover_killed) + if forgotten { Duration::ZERO } else { promised.detection };
+    watch.at_within(standby.event("leads").await, takeover, "the standby leads");
     // It has its place in the queue again, on a session that nobody meddled with.
     server.waiters(1).await;
     let _closed = standby.close().await;
     leader.leads().await.ensure_valid().unwrap();
+    let overlap = referee.overlap();
+    println!("overlap {overlap:?}, bound {}", promised.overlap_forgotten);
+    assert!(overlap <= within(promised.overlap_forgotten), "two worked for {overlap:?}");
     referee.ensure_tokens_rise();
     assert_eq!(referee.terms(), ["leader", "standby", "leader"]);
+    let ended = format!("ended: Dropped, {loss}, lost");
+    assert_eq!(leader.events(), ["stands by", "leads", &format!("told: {loss}"), &ended, "leads"]);
     let _closed = leader.close().await;
     server.quiet().await;
 }

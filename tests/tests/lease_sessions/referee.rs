@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use distributed_lock::{Clock, FencingToken, SystemClock, lease::Term};
+use distributed_lock::{Clock, FencingToken, Hold, SystemClock, lease::Term};
 
 /// Clones watch together.
 #[derive(Clone, Debug, Default)]
@@ -28,6 +28,10 @@ pub(crate) struct Working {
     index: usize,
 }
 
+/// When something was last about to be done that its hold allowed.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct LastStep(Arc<Mutex<Option<Instant>>>);
+
 impl Referee {
     pub(crate) fn begin(&self, replica: &'static str, term: &Term) -> Working {
         let token = term.fencing_token().expect("a term without a token");
@@ -39,6 +43,14 @@ impl Referee {
     /// Whether the job of that term works or has worked.
     pub(crate) fn saw(&self, token: FencingToken) -> bool {
         self.0.lock().unwrap().iter().any(|work| work.token == token)
+    }
+
+    /// Work that asked before each step made its last one before the first job of this replica began.
+    pub(crate) fn ensure_stopped_before(&self, replica: &str, last: &LastStep) {
+        let works = self.0.lock().unwrap();
+        let start = works.iter().find(|work| work.replica == replica).expect("it led").start;
+        let last = last.0.lock().unwrap().expect("it worked");
+        assert!(last < start, "it worked for {:?} beside the next job", last.duration_since(start));
     }
 
     /// The longest time that two jobs worked at once.
@@ -55,6 +67,18 @@ impl Referee {
     pub(crate) fn ensure_tokens_rise(&self) {
         let works = self.0.lock().unwrap();
         assert!(works.is_sorted_by(|one, next| one.token < next.token), "tokens do not rise: {works:?}");
+    }
+}
+
+impl LastStep {
+    /// Looks at the clock first, as one who is held up between asking and doing would be judged.
+    pub(crate) fn step(&self, hold: &Hold) -> bool {
+        let now = SystemClock.now();
+        let valid = hold.ensure_valid().is_ok();
+        if valid {
+            *self.0.lock().unwrap() = Some(now);
+        }
+        valid
     }
 }
 

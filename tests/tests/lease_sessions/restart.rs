@@ -10,7 +10,7 @@ use libtest_mimic::Trial;
 use lock_testkit::{Cluster, Observer, wait_until};
 
 use crate::{
-    bench::{JOB, deaf, lease, obedient, within},
+    bench::{JOB, deaf, lease, obedient, one_queues, within},
     referee::Referee,
     replica::Replica,
     server::{AMPLE, Server, ms, shortened, trial_alone},
@@ -56,10 +56,7 @@ async fn restarted(cluster: Cluster, server: Server, restart: Restart, delay: Op
     let next = next_leader([&leader, &standby], before).await;
     // The other one is there too, and leads as soon as it may.
     let observer = Observer::connect(&server.admin).await.unwrap();
-    let queued = wait_until(AMPLE, "the other one queues", async || {
-        observer.key_locks().await.unwrap().iter().filter(|lock| !lock.granted).count() == 1
-    });
-    queued.await.unwrap();
+    one_queues(&observer).await;
     ensure_told_once(&leader, ended);
     let (mut stopped, other) = if next == 0 { (leader, standby) } else { (standby, leader) };
     assert!(stopped.runner.stop(JOB));

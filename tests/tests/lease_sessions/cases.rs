@@ -1,0 +1,127 @@
+//! Faults that others had in public, by their number in the list of cases, as far as they are the runner's.
+
+use std::{sync::Arc, time::Duration};
+
+use distributed_lock::{
+    Backend, Hold,
+    lease::{CancelReason, LeaseExit, Stall, Term},
+};
+use libtest_mimic::Trial;
+use lock_postgres::PostgresConfig;
+use lock_testkit::wait_until_blocking;
+use tokio::{sync::Notify, task::spawn_blocking, time::sleep};
+
+use crate::{
+    bench::{GRACE, Pair, Work, deaf, lease, obedient, within},
+    referee::{LastStep, Referee},
+    replica::Replica,
+    server::{AMPLE, Server, Watch, ms, shortened, trial},
+};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    vec![
+        trial("cases::case_13_lease_outlasts_a_deaf_job_and_is_over_for_what_it_spawned", spawned),
+        trial("cases::case_13_lease_is_over_for_what_a_job_spawned_that_panicked", spawned_before_a_panic),
+        trial("cases::case_13_job_that_overstays_its_longest_term_is_followed_only_when_gone", overstays),
+        trial("cases::case_14_idle_timeouts_of_the_role_end_neither_leader_nor_standby", idle_timeouts),
+    ]
+}
+
+/// On a thread, which cannot be dropped with the job that spawned it.
+fn work_on_a_thread(hold: Hold, last: LastStep) -> tokio::task::JoinHandle<()> {
+    spawn_blocking(move || wait_until_blocking(AMPLE, "its hold is over", || !last.step(&hold)).unwrap())
+}
+
+/// Its hold says that it is over before the lease is given up.
+async fn spawned(server: Server) {
+    let last = LastStep::default();
+    let seen = last.clone();
+    let job = move |term: Term| -> Work {
+        let thread = work_on_a_thread(term.hold(), seen.clone());
+        Box::pin(async move {
+            thread.await.unwrap();
+            std::future::pending().await
+        })
+    };
+    let pair = Pair::with(&server, shortened, lease(), job).await;
+    let watch = Watch::start();
+    let (closed, led) = tokio::join!(pair.leader.runner.close(), pair.standby.event("leads"));
+    closed.unwrap();
+    let promised = pair.leader.runner.guarantees();
+    assert!(led - watch.start >= GRACE, "the lease was given up within the job's grace");
+    watch.at_within(led, GRACE + within(promised.takeover_released), "the standby leads");
+    pair.standby.leads().await;
+    pair.referee.ensure_stopped_before("standby", &last);
+    pair.ensure_overlap(promised.overlap_ended);
+    assert_eq!(pair.leader.events(), ["stands by", "leads", "told: Closed", "ended: Dropped, kept, released"]);
+    pair.end(&server).await;
+}
+
+async fn spawned_before_a_panic(server: Server) {
+    let (last, go) = (LastStep::default(), Arc::new(Notify::new()));
+    let (seen, told) = (last.clone(), Arc::clone(&go));
+    let job = move |term: Term| -> Work {
+        let (_detached, told) = (work_on_a_thread(term.hold(), seen.clone()), Arc::clone(&told));
+        Box::pin(async move {
+            told.notified().await;
+            panic!("a fault beside a thread")
+        })
+    };
+    let (referee, config) = (Referee::default(), shortened(server.config()));
+    let mut leader = Replica::start("leader", &config, lease(), &referee, job);
+    leader.leads().await;
+    let standby = Replica::start("standby", &config, lease(), &referee, obedient);
+    server.waiters(1).await;
+    go.notify_one();
+    let exit = leader.exit().await;
+    assert!(matches!(&exit, LeaseExit::Panicked(message) if message == "a fault beside a thread"), "{exit:?}");
+    standby.leads().await;
+    referee.ensure_stopped_before("standby", &last);
+    assert_eq!(referee.overlap(), within(leader.runner.guarantees().overlap_ended));
+    let _closed = standby.close().await;
+    leader.locker.close().await.unwrap();
+    server.quiet().await;
+}
+
+async fn overstays(server: Server) {
+    let mut pair = Pair::with(&server, shortened, lease().with_max_term(ms(600)), deaf).await;
+    let exit = pair.leader.exit().await;
+    let LeaseExit::Stalled(Stall::MaxTerm, end) = exit else { panic!("{exit:?}") };
+    assert!(matches!(end.reason, Some(CancelReason::Stalled(Stall::MaxTerm))) && end.result.is_none(), "{end:?}");
+    pair.standby.leads().await;
+    pair.ensure_overlap(pair.leader.runner.guarantees().overlap_ended);
+    let told = "told: Stalled(MaxTerm)";
+    assert_eq!(pair.leader.events(), ["stands by", "leads", told, "ended: Dropped, kept, released"]);
+    pair.end_after_exit(&server).await;
+}
+
+/// Both sessions are silent for longer than the role's limits: the leader's between its heartbeats, the standby's in the queue.
+async fn idle_timeouts(server: Server) {
+    let admin = server.admin().await;
+    let role = "CREATE ROLE case_14_runner LOGIN;
+        ALTER ROLE case_14_runner SET idle_session_timeout = '1s';
+        ALTER ROLE case_14_runner SET idle_in_transaction_session_timeout = '1s'";
+    admin.batch_execute(role).await.unwrap();
+    let (referee, config) = (Referee::default(), PostgresConfig::from_url(server.url_of("case_14_runner")));
+    // A heartbeat every 3.5 s.
+    let lease = lease().with_ttl(Duration::from_secs(28));
+    let leader = Replica::start("leader", &config, lease.clone(), &referee, obedient);
+    let holder = leader.leads().await;
+    let standby = Replica::start("standby", &config, lease, &referee, obedient);
+    server.waiters(1).await;
+    sleep(ms(2_500)).await;
+    let locks = server.observer.key_locks().await.unwrap();
+    let states: Vec<_> = locks.iter().map(|lock| (lock.granted, lock.state.as_deref())).collect();
+    assert_eq!(states, [(true, Some("idle")), (false, Some("active"))], "an open transaction, or one is gone");
+    holder.ensure_valid().unwrap();
+    assert_eq!((leader.events(), standby.events()), (lines(&["stands by", "leads"]), lines(&["stands by"])));
+    let _closed = leader.close().await;
+    standby.leads().await;
+    assert_eq!(referee.overlap(), ms(0));
+    let _closed = standby.close().await;
+    server.quiet().await;
+}
+
+fn lines(lines: &[&str]) -> Vec<String> {
+    lines.iter().map(ToString::to_string).collect()
+}
