@@ -3,7 +3,7 @@
 use std::{io, time::Duration};
 
 use distributed_lock::{
-    Backend, Bound, FencingToken,
+    Bound, FencingToken,
     lease::{LeaseExit, LeaseState},
 };
 use libtest_mimic::Trial;
@@ -18,60 +18,83 @@ use crate::{
 
 type Restart = fn(&Cluster) -> io::Result<()>;
 
-/// D + g of [`lease`], the shortest that is taken.
-const DELAY: Duration = Duration::from_millis(1_350);
+/// So long a grace that a server is back within it.
+const LONG_GRACE: Duration = Duration::from_millis(1_000);
+
+/// D + g for it, the shortest that is taken.
+const DELAY: Duration = Duration::from_millis(1_975);
 
 pub(crate) fn trials() -> Vec<Trial> {
-    let trial = |name, restart: Restart, delay| {
-        trial_alone(name, |builder| builder, move |cluster, server| restarted(cluster, server, restart, delay))
+    let both_come_back = |name, restart: Restart| {
+        trial_alone(name, |builder| builder, move |cluster, server| both_come_back(cluster, server, restart))
+    };
+    let delayed = |name, restart: Restart| {
+        trial_alone(name, |builder| builder, move |cluster, server| delayed(cluster, server, restart))
     };
     vec![
-        trial("restart::both_come_back_and_one_leads", Cluster::restart, None),
-        trial("restart::both_come_back_from_a_crash_and_one_leads", Cluster::restart_immediate, None),
-        trial("restart::takeover_delay_keeps_the_next_job_out_until_a_deaf_one_is_gone", Cluster::restart, Some(DELAY)),
-        trial(
-            "restart::takeover_delay_keeps_the_next_job_out_after_a_crash_too",
-            Cluster::restart_immediate,
-            Some(DELAY),
-        ),
+        both_come_back("restart::both_come_back_and_one_leads", Cluster::restart),
+        both_come_back("restart::both_come_back_from_a_crash_and_one_leads", Cluster::restart_immediate),
+        delayed("restart::takeover_delay_keeps_the_next_job_out_until_a_deaf_one_is_gone", Cluster::restart),
+        delayed("restart::takeover_delay_keeps_the_next_job_out_after_a_crash_too", Cluster::restart_immediate),
     ]
 }
 
-/// Without a delay jobs mind their orders, since a server that is back soon would let two work for up to D + g. With it they are deaf.
-async fn restarted(cluster: Cluster, server: Server, restart: Restart, delay: Option<Duration>) {
+async fn both_come_back(cluster: Cluster, server: Server, restart: Restart) {
     let referee = Referee::default();
-    let (mut lease, job) = (lease(), if delay.is_some() { deaf } else { obedient });
-    lease.takeover_delay = delay;
-    let start = |name| Replica::start(name, &shortened(server.config()), lease.clone(), &referee, job);
+    let start = |name| Replica::start(name, &shortened(server.config()), lease(), &referee, obedient);
     let leader = start("leader");
     let before = leader.leads().await.fencing_token();
     let standby = start("standby");
     server.waiters(1).await;
-    let promised = leader.runner.guarantees().overlap_forgotten;
-    assert_eq!(promised, Bound::Within(if delay.is_some() { ms(0) } else { DELAY }));
     tokio::task::block_in_place(|| restart(&cluster)).unwrap();
     standby.event("asked in vain: Unavailable").await;
-    let ended = if delay.is_some() { "ended: Dropped, SessionEnded, lost" } else { "ended: Ok, SessionEnded, lost" };
-    leader.event(ended).await;
+    leader.event("ended: Ok, SessionEnded, lost").await;
     let next = next_leader([&leader, &standby], before).await;
     // The other one is there too, and leads as soon as it may.
     let observer = Observer::connect(&server.admin).await.unwrap();
     one_queues(&observer).await;
-    ensure_told_once(&leader, ended);
-    let (mut stopped, other) = if next == 0 { (leader, standby) } else { (standby, leader) };
-    assert!(stopped.runner.stop(JOB));
+    // Told by its socket, and of nothing else.
+    let events = leader.events();
+    assert_eq!(events[..4], ["stands by", "leads", "told: SessionEnded", "ended: Ok, SessionEnded, lost"]);
+    assert!(events[4..].iter().all(|line| line == "leads" || line == "asked in vain: Unavailable"), "{events:?}");
+    let (next, other) = if next == 0 { (leader, standby) } else { (standby, leader) };
+    assert!(next.runner.step_down(JOB));
     other.leads().await;
+    ensure_overlap(&referee, next.runner.guarantees().overlap_forgotten);
+    assert_eq!(referee.terms().len(), 3, "{referee:?}");
+    for replica in [next, other] {
+        let exit = replica.close().await;
+        assert!(matches!(exit, LeaseExit::Closed(_)), "{exit:?}");
+    }
+    observer.quiet(AMPLE).await.unwrap();
+}
+
+/// The job does not mind being told, and goes on for its grace when the server is back. The next one waits for longer than that.
+async fn delayed(cluster: Cluster, server: Server, restart: Restart) {
+    let lease = lease().with_ttl(Duration::from_secs(3)).with_grace(LONG_GRACE).with_takeover_delay(DELAY);
+    let referee = Referee::default();
+    let start = |name| Replica::start(name, &shortened(server.config()), lease.clone(), &referee, deaf);
+    let leader = start("leader");
+    let before = leader.leads().await.fencing_token();
+    let standby = start("standby");
+    server.waiters(1).await;
+    tokio::task::block_in_place(|| restart(&cluster)).unwrap();
+    let next = next_leader([&leader, &standby], before).await;
+    ensure_overlap(&referee, Bound::Within(ms(0)));
+    assert_eq!(leader.runner.guarantees().overlap_forgotten, Bound::Within(ms(0)));
+    let events = leader.events();
+    let lost = ["takes over", "leads", "told: SessionEnded", "ended: Dropped, SessionEnded, lost"];
+    assert_eq!(events[1..5], lost);
+    let (next, other) = if next == 0 { (leader, standby) } else { (standby, leader) };
+    let (_closed, _stood_by) = (next.close().await, other.close().await);
+    Observer::connect(&server.admin).await.unwrap().quiet(AMPLE).await.unwrap();
+}
+
+fn ensure_overlap(referee: &Referee, bound: Bound) {
     referee.ensure_tokens_rise();
     let overlap = referee.overlap();
-    println!("overlap {overlap:?}, bound {promised}");
-    assert!(overlap <= within(promised), "two worked for {overlap:?}: {referee:?}");
-    assert_eq!(referee.terms().len(), 3, "{referee:?}");
-    let exit = stopped.exit().await;
-    assert!(matches!(exit, LeaseExit::Stopped(Some(_))), "{exit:?}");
-    stopped.locker.close().await.unwrap();
-    let exit = other.close().await;
-    assert!(matches!(exit, LeaseExit::Closed(Some(_))), "{exit:?}");
-    observer.quiet(AMPLE).await.unwrap();
+    println!("overlap {overlap:?}, bound {bound}");
+    assert!(overlap <= within(bound), "two worked for {overlap:?}: {referee:?}");
 }
 
 /// The index of the first to lead with a higher token than that.
@@ -80,13 +103,7 @@ async fn next_leader(replicas: [&Replica; 2], than: Option<FencingToken>) -> usi
         |replica: &&Replica| matches!(replica.watch.state(), LeaseState::Leading(hold) if hold.fencing_token() > than);
     let led = wait_until(AMPLE, "one leads", async || replicas.iter().any(leads));
     led.await.unwrap_or_else(|_| panic!("nobody leads: {:?}", replicas.map(Replica::events)));
-    usize::from(!leads(&replicas[0]))
-}
-
-/// The leader heard of it by its socket, and of nothing else.
-fn ensure_told_once(leader: &Replica, ended: &str) {
-    let mut events = leader.events();
-    events.retain(|line| line != "takes over");
-    assert_eq!(events[..4], ["stands by", "leads", "told: SessionEnded", ended]);
-    assert!(events[4..].iter().all(|line| line == "leads" || line == "asked in vain: Unavailable"), "{events:?}");
+    let next = usize::from(!leads(&replicas[0]));
+    replicas[next].leads().await;
+    next
 }
