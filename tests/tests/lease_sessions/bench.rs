@@ -28,12 +28,12 @@ pub(crate) const TTL: Duration = Duration::from_secs(2);
 /// g of [`lease`].
 pub(crate) const GRACE: Duration = Duration::from_millis(300);
 
-/// Short times: h 250 ms, tau 700 ms, D 1.05 s.
+/// Short times: h 250 ms, tau 665 ms, D 1.43 s.
 pub(crate) fn lease() -> LeaseConfig {
     LeaseConfig::new().with_ttl(TTL).with_grace(GRACE).with_retry_interval(ms(100))
 }
 
-/// So long that what comes at once is told apart from what a heartbeat finds: h 1 s, tau 3.7 s.
+/// So long that what comes at once is told apart from what a heartbeat finds: h 1 s, tau 3.36 s.
 pub(crate) fn long_lease() -> LeaseConfig {
     lease().with_ttl(Duration::from_secs(8))
 }

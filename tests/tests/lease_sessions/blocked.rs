@@ -111,7 +111,8 @@ async fn for_a_while(server: Server) {
     blocked.end(&server).await;
 }
 
-/// The server's timer gives the lease away, the hold says so before, and the run says so when its thread is free again.
+/// The server's timer gives the lease away, the hold says so before, and the run says so when its thread is free again: the job is dropped
+/// where it waits next.
 async fn for_longer(server: Server) {
     let blocked = Blocked::start(&server, TTL + ms(700)).await;
     let hold = blocked.leader.leads().await;
@@ -125,7 +126,7 @@ async fn for_longer(server: Server) {
     blocked.woke.notified().await;
     // It has its place in the queue again.
     server.waiters(1).await;
-    assert_eq!(blocked.leader.events()[2..], ["told: DeadlinePassed", "ended: Ok, DeadlinePassed, lost"]);
+    assert_eq!(blocked.leader.events()[2..], ["told: DeadlinePassed", "ended: Dropped, DeadlinePassed, lost"]);
     assert_eq!(blocked.leader.only_end().loss.unwrap().cause(), LossCause::DeadlinePassed);
     blocked.end(&server).await;
 }

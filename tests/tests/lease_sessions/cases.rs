@@ -43,18 +43,23 @@ async fn spawned(server: Server) {
             std::future::pending().await
         })
     };
-    let pair = Pair::with(&server, shortened, lease(), job).await;
+    let (referee, config) = (Referee::default(), shortened(server.config()));
+    let leader = Replica::start("leader", &config, lease(), &referee, job);
+    leader.leads().await;
+    let standby = Replica::start("standby", &config, lease(), &referee, obedient);
+    server.waiters(1).await;
     let watch = Watch::start();
-    let (closed, led) = tokio::join!(pair.leader.runner.close(), pair.standby.event("leads"));
+    let (closed, led) = tokio::join!(leader.runner.close(), standby.event("leads"));
     closed.unwrap();
-    let promised = pair.leader.runner.guarantees();
+    let promised = leader.runner.guarantees();
     assert!(led - watch.start >= GRACE, "the lease was given up within the job's grace");
     watch.at_within(led, GRACE + within(promised.takeover_released), "the standby leads");
-    pair.standby.leads().await;
-    pair.referee.ensure_stopped_before("standby", &last);
-    pair.ensure_overlap(promised.overlap_ended);
-    assert_eq!(pair.leader.events(), ["stands by", "leads", "told: Closed", "ended: Dropped, kept, released"]);
-    pair.end(&server).await;
+    standby.leads().await;
+    referee.ensure_stopped_before("standby", &last);
+    assert_eq!(referee.overlap(), within(promised.overlap_ended));
+    assert_eq!(leader.events(), ["stands by", "leads", "told: Closed", "ended: Dropped, kept, released"]);
+    let _closed = (leader.close().await, standby.close().await);
+    server.quiet().await;
 }
 
 async fn spawned_before_a_panic(server: Server) {

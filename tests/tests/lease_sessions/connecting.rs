@@ -12,7 +12,7 @@ use lock_testkit::{Cluster, Observer};
 use tempfile::TempDir;
 
 use crate::{
-    bench::{JOB, lease, obedient, one_queues, within},
+    bench::{JOB, lease, long_lease, obedient, one_queues, within},
     referee::Referee,
     replica::Replica,
     server::{AMPLE, Server, ms, shortened, trial_alone},
@@ -105,7 +105,8 @@ async fn rotated(cluster: Cluster, server: Server, config: PostgresConfig, chang
     let admin = cluster.admin().await.unwrap();
     admin.batch_execute(&format!("CREATE ROLE app LOGIN PASSWORD '{OLD}'")).await.unwrap();
     let referee = Referee::default();
-    let start = |name| Replica::start(name, &config, lease(), &referee, obedient);
+    // Each login costs so much of a processor that a busy machine takes a while over them.
+    let start = |name| Replica::start(name, &config, long_lease(), &referee, obedient);
     let leader = start("leader");
     let first = leader.leads().await;
     let standby = start("standby");

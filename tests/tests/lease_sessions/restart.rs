@@ -22,7 +22,7 @@ type Restart = fn(&Cluster) -> io::Result<()>;
 const LONG_GRACE: Duration = Duration::from_millis(1_000);
 
 /// D + g for it, the shortest that is taken.
-const DELAY: Duration = Duration::from_millis(1_975);
+const DELAY: Duration = Duration::from_millis(2_100);
 
 pub(crate) fn trials() -> Vec<Trial> {
     let both_come_back = |name, restart: Restart| {
