@@ -82,7 +82,11 @@ async fn split_brain(old: Cluster, _server: Server) {
     let next = start("next", &new);
     let token = next.leads().await.fencing_token();
     assert!(left_behind.leads().await.fencing_token() < token);
-    // Also for terms that begin there later.
+    // Also for terms that begin there later, with a log that is far ahead of the new one's.
+    let ahead = "SELECT pg_catalog.pg_switch_wal(); CREATE TABLE public.ahead (n int4); CHECKPOINT";
+    for statement in ahead.split("; ") {
+        old.admin().await.unwrap().batch_execute(statement).await.unwrap();
+    }
     assert!(left_behind.runner.step_down(JOB));
     left_behind.nth_event(2, "leads").await;
     assert!(left_behind.leads().await.fencing_token() < token);
