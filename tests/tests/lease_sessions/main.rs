@@ -15,6 +15,7 @@ mod partition;
 mod referee;
 mod replica;
 mod restart;
+mod slow;
 mod terminated;
 
 #[allow(dead_code, reason = "the backend's own tests use more of it")]
@@ -33,7 +34,7 @@ fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     // They wait for timers far more than they work.
     arguments.test_threads.get_or_insert(6);
-    let themes: [fn() -> Vec<Trial>; 10] = [
+    let themes: [fn() -> Vec<Trial>; 11] = [
         terminated::trials,
         restart::trials,
         partition::trials,
@@ -44,6 +45,7 @@ fn main() -> ExitCode {
         cases::trials,
         blocked::trials,
         failover::trials,
+        slow::trials,
     ];
     libtest_mimic::run(&arguments, themes.iter().flat_map(|trials| trials()).collect()).exit_code()
 }
