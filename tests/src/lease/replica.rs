@@ -122,8 +122,9 @@ async fn run(url: &str, settings: Settings, orders: &mut mpsc::UnboundedReceiver
 /// Works in small steps, each only while the lease is proven.
 async fn work(term: Term) -> Result<(), Failure> {
     println!("leading {}", clock::now());
-    let mut steps = Steps { polled: AtomicI64::new(0), last: clock::now(), deadline: clock::now(), lost: true };
     let cancelled = term.cancelled();
+    let now = clock::now();
+    let mut steps = Steps { term, polled: AtomicI64::new(0), last: now, deadline: now, lost: true };
     tokio::pin!(cancelled);
     loop {
         tokio::select! {
@@ -133,13 +134,18 @@ async fn work(term: Term) -> Result<(), Failure> {
                 steps.lost = matches!(reason, CancelReason::Lost(_));
                 return Ok(());
             }
-            () = sleep(Duration::from_millis(1)) => steps.make(&term),
+            () = sleep(Duration::from_millis(1)) => {
+                steps.block();
+                steps.make();
+            }
         }
     }
 }
 
-/// Says how the job ended. In its drop, since a job that wakes past its deadline is dropped without being polled again.
+/// Says how the job ended. In its drop, since a job that wakes past its deadline is dropped without being polled again; there it works
+/// once more if it may, as a job that cleans up.
 struct Steps {
+    term: Term,
     /// When the job was last polled.
     polled: AtomicI64,
     last: i64,
@@ -154,15 +160,19 @@ impl Steps {
         Poll::Pending
     }
 
-    fn make(&mut self, term: &Term) {
+    /// If it was told to.
+    fn block(&self) {
         let blocks = BLOCK.swap(0, Ordering::Relaxed);
         if blocks > 0 {
             println!("blocks {}", clock::now());
             block(Duration::from_millis(blocks));
-            println!("wakes {} {}", clock::now(), i64::from(term.ensure_valid().is_ok()));
+            println!("wakes {} {}", clock::now(), i64::from(self.term.ensure_valid().is_ok()));
         }
+    }
+
+    fn make(&mut self) {
         let step = clock::now();
-        if let (Ok(()), Some(remaining)) = (term.ensure_valid(), term.remaining()) {
+        if let (Ok(()), Some(remaining)) = (self.term.ensure_valid(), self.term.remaining()) {
             self.last = step;
             self.deadline = step + clock::nanos(remaining);
         }
@@ -176,6 +186,7 @@ fn block(time: Duration) {
 
 impl Drop for Steps {
     fn drop(&mut self) {
+        self.make();
         if self.lost {
             println!("lost {} {}", clock::now(), self.deadline);
         }

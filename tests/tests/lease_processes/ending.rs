@@ -84,11 +84,13 @@ async fn killed_standby(bench: Bench) -> Result<(), Failure> {
 
 async fn leaving_standby(bench: Bench) -> Result<(), Failure> {
     let (mut leader, mut standby) = bench.pair(LONG).await?;
+    let promised = bench.guarantees(LONG)?;
     let (mark, at) = (bench.mark(), clock::now());
     standby.signal(Signal::TERM)?;
     let status = standby.exits().await?;
     assert!(status.success(), "{status}");
-    bench.within(mark, clock::now() - at, ms(500), "a standby that is told to end is gone");
+    // It waits until the server has seen that it is gone.
+    bench.within(mark, clock::now() - at, limit(promised.cleanup.live), "a standby that is told to end is gone");
     bench.server.has_standbys(0).await?;
     leader.order("stop")?;
     assert_eq!(leader.ends().await?.lost, None);

@@ -61,7 +61,8 @@ async fn answered(bench: Bench) -> Result<(), Failure> {
     for _ in 0..requirement::rounds(3) {
         proxy.reset_counts();
         proxy.down(Flow::Hold);
-        wait_until(AMPLE, "a renewal is in flight", async || proxy.counts().frontend(b'B') > 0).await?;
+        // Counted when it reaches the proxy, and held there.
+        wait_until(AMPLE, "an answer is on its way", async || proxy.counts().ready > 0).await?;
         leader.freeze().await?;
         proxy.pass();
         sleep(SHORT.query_timeout + ms(100)).await;
