@@ -7,11 +7,11 @@ use std::{
 };
 
 use distributed_lock::{
-    Backend, Bound,
+    Backend, Bound, Clock, SystemClock,
     lease::{LeaseConfig, LeaseExit, LeaseState, Term},
 };
 use lock_postgres::PostgresConfig;
-use lock_testkit::{Observer, Proxy, wait_until};
+use lock_testkit::{Observer, Proxy, proxy::Flow, wait_until};
 
 use crate::{
     intruder::Intruder,
@@ -69,6 +69,11 @@ impl Pair {
         Self::with(server, shortened, lease(), job).await
     }
 
+    /// With times that a busy machine does not get near to, for where none of them matters.
+    pub(crate) async fn patient(server: &Server, job: impl Fn(Term) -> Work + Clone + Send + Sync + 'static) -> Self {
+        Self::with(server, |config| config, long_lease(), job).await
+    }
+
     pub(crate) async fn with(
         server: &Server,
         times: fn(PostgresConfig) -> PostgresConfig,
@@ -84,10 +89,15 @@ impl Pair {
         Self { proxy, leader, standby, referee }
     }
 
-    /// Waits until the leader's next heartbeat is on its way.
-    pub(crate) async fn heartbeat_is_sent(&self) {
+    /// Holds back all answers from now on, and waits until a heartbeat lacks its one.
+    pub(crate) async fn hold_answers_of_a_heartbeat(&self) {
         self.proxy.reset_counts();
-        let sent = wait_until(AMPLE, "a heartbeat", async || self.proxy.counts().frontend(b'B') > 0);
+        self.proxy.down(Flow::Hold);
+        // One that was sent before the count shows by its answer, which counts although it is held.
+        let sent = wait_until(AMPLE, "a heartbeat", async || {
+            let counts = self.proxy.counts();
+            counts.frontend(b'B') > 0 || counts.ready > 0
+        });
         sent.await.unwrap();
     }
 
@@ -112,9 +122,10 @@ impl Pair {
         let hold = self.standby.leads().await;
         let token = hold.fencing_token();
         assert!(matches!(self.leader.watch.state(), LeaseState::Standby), "{:?}", self.leader.watch.state());
-        let left = hold.remaining().unwrap();
-        let renewed =
-            wait_until(AMPLE, "a renewal of the new term", async || hold.remaining().unwrap_or_default() > left);
+        let deadline = || SystemClock.now() + hold.remaining().unwrap_or_default();
+        // Two looks at the same deadline differ by less.
+        let before = deadline() + ms(10);
+        let renewed = wait_until(AMPLE, "a renewal of the new term", async || deadline() > before);
         renewed.await.unwrap();
         assert_eq!(self.standby.leads().await.fencing_token(), token);
         assert!(self.standby.runner.step_down(JOB));

@@ -12,10 +12,10 @@ use lock_testkit::wait_until_blocking;
 use tokio::{sync::Notify, task::spawn_blocking, time::sleep};
 
 use crate::{
-    bench::{GRACE, Pair, Work, deaf, lease, obedient, within},
+    bench::{GRACE, Pair, Work, deaf, lease, long_lease, obedient, within},
     referee::{LastStep, Referee},
     replica::Replica,
-    server::{AMPLE, Server, Watch, ms, shortened, trial},
+    server::{AMPLE, Server, Watch, ms, trial},
 };
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -43,10 +43,10 @@ async fn spawned(server: Server) {
             std::future::pending().await
         })
     };
-    let (referee, config) = (Referee::default(), shortened(server.config()));
-    let leader = Replica::start("leader", &config, lease(), &referee, job);
+    let (referee, config) = (Referee::default(), server.config());
+    let leader = Replica::start("leader", &config, long_lease(), &referee, job);
     leader.leads().await;
-    let standby = Replica::start("standby", &config, lease(), &referee, obedient);
+    let standby = Replica::start("standby", &config, long_lease(), &referee, obedient);
     server.waiters(1).await;
     let watch = Watch::start();
     let (closed, led) = tokio::join!(leader.runner.close(), standby.event("leads"));
@@ -58,7 +58,8 @@ async fn spawned(server: Server) {
     referee.ensure_stopped_before("standby", &last);
     assert_eq!(referee.overlap(), within(promised.overlap_ended));
     assert_eq!(leader.events(), ["stands by", "leads", "told: Closed", "ended: Dropped, kept, released"]);
-    let _closed = (leader.close().await, standby.close().await);
+    let (exit, _closed) = (leader.close().await, standby.close().await);
+    assert!(matches!(&exit, LeaseExit::Closed(Some(end)) if end.result.is_none()), "{exit:?}");
     server.quiet().await;
 }
 
@@ -72,10 +73,10 @@ async fn spawned_before_a_panic(server: Server) {
             panic!("a fault beside a thread")
         })
     };
-    let (referee, config) = (Referee::default(), shortened(server.config()));
-    let mut leader = Replica::start("leader", &config, lease(), &referee, job);
+    let (referee, config) = (Referee::default(), server.config());
+    let mut leader = Replica::start("leader", &config, long_lease(), &referee, job);
     leader.leads().await;
-    let standby = Replica::start("standby", &config, lease(), &referee, obedient);
+    let standby = Replica::start("standby", &config, long_lease(), &referee, obedient);
     server.waiters(1).await;
     go.notify_one();
     let exit = leader.exit().await;
@@ -89,7 +90,7 @@ async fn spawned_before_a_panic(server: Server) {
 }
 
 async fn overstays(server: Server) {
-    let mut pair = Pair::with(&server, shortened, lease().with_max_term(ms(600)), deaf).await;
+    let mut pair = Pair::with(&server, |config| config, long_lease().with_max_term(ms(600)), deaf).await;
     let exit = pair.leader.exit().await;
     let LeaseExit::Stalled(Stall::MaxTerm, end) = exit else { panic!("{exit:?}") };
     assert!(matches!(end.reason, Some(CancelReason::Stalled(Stall::MaxTerm))) && end.result.is_none(), "{end:?}");

@@ -12,10 +12,10 @@ use lock_testkit::{Cluster, Observer};
 use tempfile::TempDir;
 
 use crate::{
-    bench::{JOB, lease, long_lease, obedient, one_queues, within},
+    bench::{JOB, long_lease, obedient, one_queues, within},
     referee::Referee,
     replica::Replica,
-    server::{AMPLE, Server, ms, shortened, trial_alone},
+    server::{AMPLE, Server, ms, trial_alone},
 };
 
 /// As often as in a minute with the default retry interval of 5 s.
@@ -44,8 +44,8 @@ pub(crate) fn trials() -> Vec<Trial> {
 async fn refused(cluster: Cluster, server: Server) {
     tokio::task::block_in_place(|| cluster.stop()).unwrap();
     let referee = Referee::default();
-    let config = shortened(server.config());
-    let start = |name| Replica::start(name, &config, lease().with_retry_interval(ms(50)), &referee, obedient);
+    let config = server.config();
+    let start = |name| Replica::start(name, &config, long_lease().with_retry_interval(ms(50)), &referee, obedient);
     let (one, other) = (start("one"), start("other"));
     for replica in [&one, &other] {
         replica.nth_event(RETRIES, "asked in vain: Unavailable").await;
@@ -89,7 +89,7 @@ async fn password_callback(cluster: Cluster, server: Server) {
 /// The role `app`, without a word about its password.
 fn app(cluster: &Cluster, server: &Server) -> PostgresConfig {
     let database = server.admin.get_dbname().unwrap();
-    shortened(PostgresConfig::from_url(cluster.url_for("app", database)))
+    PostgresConfig::from_url(cluster.url_for("app", database))
 }
 
 /// By a rename, as secret stores do.
@@ -105,7 +105,6 @@ async fn rotated(cluster: Cluster, server: Server, config: PostgresConfig, chang
     let admin = cluster.admin().await.unwrap();
     admin.batch_execute(&format!("CREATE ROLE app LOGIN PASSWORD '{OLD}'")).await.unwrap();
     let referee = Referee::default();
-    // Each login costs so much of a processor that a busy machine takes a while over them.
     let start = |name| Replica::start(name, &config, long_lease(), &referee, obedient);
     let leader = start("leader");
     let first = leader.leads().await;

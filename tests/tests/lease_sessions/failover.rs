@@ -6,10 +6,10 @@ use lock_postgres::PostgresConfig;
 use lock_testkit::{Cluster, Observer, wait_until};
 
 use crate::{
-    bench::{JOB, lease, obedient, one_queues, within},
+    bench::{JOB, long_lease, obedient, one_queues, within},
     referee::Referee,
     replica::Replica,
-    server::{AMPLE, Server, shortened, trial_alone},
+    server::{AMPLE, Server, trial_alone},
 };
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -38,9 +38,9 @@ async fn promote(standby: &Cluster) {
 async fn both_follow(primary: Cluster, _server: Server) {
     let standby_server = tokio::task::block_in_place(|| primary.standby()).unwrap();
     let hosts = format!("127.0.0.1:{},127.0.0.1:{}", primary.port(), standby_server.port());
-    let config = shortened(PostgresConfig::from_url(format!("postgres://postgres@{hosts}/postgres")));
+    let config = PostgresConfig::from_url(format!("postgres://postgres@{hosts}/postgres"));
     let referee = Referee::default();
-    let start = |name| Replica::start(name, &config, lease(), &referee, obedient);
+    let start = |name| Replica::start(name, &config, long_lease(), &referee, obedient);
     let leader = start("leader");
     leader.leads().await;
     let standby = start("standby");
@@ -74,7 +74,7 @@ async fn split_brain(old: Cluster, _server: Server) {
     let new = tokio::task::block_in_place(|| old.standby()).unwrap();
     let referee = Referee::default();
     let start = |name, cluster: &Cluster| {
-        Replica::start(name, &shortened(PostgresConfig::from_url(cluster.url())), lease(), &referee, obedient)
+        Replica::start(name, &PostgresConfig::from_url(cluster.url()), long_lease(), &referee, obedient)
     };
     let left_behind = start("left behind", &old);
     left_behind.leads().await;

@@ -19,7 +19,7 @@ use crate::{
     bench::{GRACE, JOB, Outcome, Pair, Work, deaf, intruded, lease, within},
     referee::Referee,
     replica::Replica,
-    server::{Server, Watch, ms, shortened, trial},
+    server::{Server, Watch, ms, trial},
 };
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -56,7 +56,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 }
 
 async fn deaf_job(server: Server) {
-    let mut pair = Pair::start(&server, deaf).await;
+    let mut pair = Pair::patient(&server, deaf).await;
     let watch = Watch::start();
     assert!(pair.leader.runner.stop(JOB));
     let (exit, follows) = tokio::join!(pair.leader.exit(), pair.standby.event("leads"));
@@ -94,7 +94,7 @@ async fn ends_by_itself(
             }
         })
     };
-    let mut pair = Pair::with(&server, shortened, lease(), job).await;
+    let mut pair = Pair::patient(&server, job).await;
     let watch = Watch::start();
     end.add_permits(1);
     let exit = pair.leader.exit().await;
@@ -120,7 +120,7 @@ async fn value_after_a_loss(server: Server) {
             Ok(if lost { "so far" } else { "wound down" })
         })
     };
-    let pair = Pair::with(&server, shortened, lease(), job).await;
+    let pair = Pair::patient(&server, job).await;
     server.observer.terminate(server.holder().await).await.unwrap();
     pair.leader.event("ended: Ok, SessionEnded, lost").await;
     pair.ensure_roles_can_change_back(&server).await;
@@ -178,7 +178,7 @@ async fn panic_after_a_loss(server: Server) {
             Ok("wound down")
         })
     };
-    let mut pair = Pair::with(&server, shortened, lease(), job).await;
+    let mut pair = Pair::patient(&server, job).await;
     server.observer.terminate(server.holder().await).await.unwrap();
     let exit = pair.leader.exit().await;
     assert!(matches!(&exit, LeaseExit::Panicked(message) if message == "a fault while winding down"), "{exit:?}");

@@ -22,8 +22,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 /// The release cannot be sent while a heartbeat is in flight, so the end of the session gives the lease up.
 async fn late_heartbeat(server: Server) {
     let pair = Pair::start(&server, obedient).await;
-    pair.proxy.down(Flow::Hold);
-    pair.heartbeat_is_sent().await;
+    pair.hold_answers_of_a_heartbeat().await;
     stopped_and_run_again(pair, &server).await;
 }
 

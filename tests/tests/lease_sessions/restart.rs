@@ -10,7 +10,7 @@ use libtest_mimic::Trial;
 use lock_testkit::{Cluster, Observer, wait_until};
 
 use crate::{
-    bench::{JOB, deaf, lease, obedient, one_queues, within},
+    bench::{JOB, deaf, lease, long_lease, obedient, one_queues, within},
     referee::Referee,
     replica::Replica,
     server::{AMPLE, Server, ms, shortened, trial_alone},
@@ -41,7 +41,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 
 async fn both_come_back(cluster: Cluster, server: Server, restart: Restart) {
     let referee = Referee::default();
-    let start = |name| Replica::start(name, &shortened(server.config()), lease(), &referee, obedient);
+    let start = |name| Replica::start(name, &server.config(), long_lease(), &referee, obedient);
     let leader = start("leader");
     let before = leader.leads().await.fencing_token();
     let standby = start("standby");

@@ -7,12 +7,12 @@ use distributed_lock::{
     lease::{CancelReason, LeaseExit, Term},
 };
 use libtest_mimic::Trial;
-use lock_testkit::{proxy::Flow, wait_until};
+use lock_testkit::wait_until;
 use tokio_postgres::NoTls;
 
 use crate::{
-    bench::{GRACE, JOB, Pair, Work, deaf, lease, long_lease, obedient, within},
-    server::{AMPLE, Server, Watch, ms, shortened, state_of, trial},
+    bench::{GRACE, JOB, Pair, Work, deaf, obedient, within},
+    server::{AMPLE, Server, Watch, ms, state_of, trial},
 };
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -27,7 +27,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 
 /// The leader hears of it by its socket, long before a heartbeat would find it.
 async fn after_a_heartbeat(server: Server) {
-    let pair = Pair::with(&server, |config| config, long_lease(), obedient).await;
+    let pair = Pair::patient(&server, obedient).await;
     let holder = server.holder().await;
     pair.heartbeat_is_answered().await;
     let watch = Watch::start();
@@ -52,7 +52,7 @@ async fn after_a_heartbeat(server: Server) {
 
 /// The server has forgotten the lease, so this is where two can work: for D + g at most.
 async fn not_minded(server: Server) {
-    let pair = Pair::with(&server, |config| config, long_lease(), deaf).await;
+    let pair = Pair::patient(&server, deaf).await;
     server.observer.terminate(server.holder().await).await.unwrap();
     let told = pair.leader.event("told: SessionEnded").await;
     let ended = pair.leader.event("ended: Dropped, SessionEnded, lost").await;
@@ -68,10 +68,9 @@ async fn not_minded(server: Server) {
 
 /// The network holds the server's last words back, so only the missing answer tells.
 async fn during_a_heartbeat(server: Server) {
-    let pair = Pair::with(&server, shortened, lease(), obedient).await;
+    let pair = Pair::start(&server, obedient).await;
     let holder = server.holder().await;
-    pair.proxy.down(Flow::Hold);
-    pair.heartbeat_is_sent().await;
+    pair.hold_answers_of_a_heartbeat().await;
     let watch = Watch::start();
     server.observer.terminate(holder).await.unwrap();
     let promised = pair.leader.runner.guarantees();
@@ -94,7 +93,7 @@ async fn during_a_heartbeat(server: Server) {
 async fn while_the_job_runs_sql(server: Server) {
     let url = server.url.clone();
     let job = move |term: Term| -> Work { Box::pin(query(url.clone(), term)) };
-    let pair = Pair::with(&server, |config| config, long_lease(), job).await;
+    let pair = Pair::patient(&server, job).await;
     let runs = wait_until(AMPLE, "the job's statement", async || {
         let sessions = server.observer.sessions().await.unwrap();
         sessions.iter().any(|session| session.wait_event.as_deref() == Some("PgSleep"))
@@ -129,7 +128,7 @@ async fn query(url: String, term: Term) -> Result<&'static str, &'static str> {
 
 /// The leader does not notice.
 async fn standby(server: Server) {
-    let mut pair = Pair::start(&server, obedient).await;
+    let mut pair = Pair::patient(&server, obedient).await;
     let leads = pair.leader.leads().await;
     for n in 1..=3 {
         let waiter = server.waiters(1).await[0];
