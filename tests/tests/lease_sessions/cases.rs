@@ -8,7 +8,7 @@ use distributed_lock::{
 };
 use libtest_mimic::Trial;
 use lock_postgres::PostgresConfig;
-use lock_testkit::wait_until_blocking;
+use lock_testkit::{Proxy, proxy::Flow, wait_until_blocking};
 use tokio::{sync::Notify, task::spawn_blocking, time::sleep};
 
 use crate::{
@@ -32,9 +32,27 @@ fn work_on_a_thread(hold: Hold, last: LastStep) -> tokio::task::JoinHandle<()> {
     spawn_blocking(move || wait_until_blocking(AMPLE, "its hold is over", || !last.step(&hold)).unwrap())
 }
 
+/// How much later the answer to a release comes than the server carries it out: what looks at the answer only is found out.
+const LATE: Duration = Duration::from_millis(200);
+
+/// A leader over a network whose answers are late, and a standby next to the server.
+async fn far_and_near(
+    server: &Server,
+    referee: &Referee,
+    job: impl Fn(Term) -> Work + Send + Sync + 'static,
+) -> (Proxy, Replica, Replica) {
+    let (proxy, proxied) = server.proxy();
+    let leader = Replica::start("leader", &proxied, long_lease(), referee, job);
+    leader.leads().await;
+    let standby = Replica::start("standby", &server.config(), long_lease(), referee, obedient);
+    server.waiters(1).await;
+    proxy.down(Flow::Delay(LATE));
+    (proxy, leader, standby)
+}
+
 /// Its hold says that it is over before the lease is given up.
 async fn spawned(server: Server) {
-    let last = LastStep::default();
+    let (last, referee) = (LastStep::default(), Referee::default());
     let seen = last.clone();
     let job = move |term: Term| -> Work {
         let thread = work_on_a_thread(term.hold(), seen.clone());
@@ -43,28 +61,25 @@ async fn spawned(server: Server) {
             std::future::pending().await
         })
     };
-    let (referee, config) = (Referee::default(), server.config());
-    let leader = Replica::start("leader", &config, long_lease(), &referee, job);
-    leader.leads().await;
-    let standby = Replica::start("standby", &config, long_lease(), &referee, obedient);
-    server.waiters(1).await;
+    let (proxy, leader, standby) = far_and_near(&server, &referee, job).await;
     let watch = Watch::start();
     let (closed, led) = tokio::join!(leader.runner.close(), standby.event("leads"));
     closed.unwrap();
     let promised = leader.runner.guarantees();
     assert!(led - watch.start >= GRACE, "the lease was given up within the job's grace");
-    watch.at_within(led, GRACE + within(promised.takeover_released), "the standby leads");
+    watch.at_within(led, GRACE + LATE + within(promised.takeover_released), "the standby leads");
     standby.leads().await;
     referee.ensure_stopped_before("standby", &last);
     assert_eq!(referee.overlap(), within(promised.overlap_ended));
     assert_eq!(leader.events(), ["stands by", "leads", "told: Closed", "ended: Dropped, kept, released"]);
     let (exit, _closed) = (leader.close().await, standby.close().await);
     assert!(matches!(&exit, LeaseExit::Closed(Some(end)) if end.result.is_none()), "{exit:?}");
+    drop(proxy);
     server.quiet().await;
 }
 
 async fn spawned_before_a_panic(server: Server) {
-    let (last, go) = (LastStep::default(), Arc::new(Notify::new()));
+    let (last, referee, go) = (LastStep::default(), Referee::default(), Arc::new(Notify::new()));
     let (seen, told) = (last.clone(), Arc::clone(&go));
     let job = move |term: Term| -> Work {
         let (_detached, told) = (work_on_a_thread(term.hold(), seen.clone()), Arc::clone(&told));
@@ -73,11 +88,7 @@ async fn spawned_before_a_panic(server: Server) {
             panic!("a fault beside a thread")
         })
     };
-    let (referee, config) = (Referee::default(), server.config());
-    let mut leader = Replica::start("leader", &config, long_lease(), &referee, job);
-    leader.leads().await;
-    let standby = Replica::start("standby", &config, long_lease(), &referee, obedient);
-    server.waiters(1).await;
+    let (proxy, mut leader, standby) = far_and_near(&server, &referee, job).await;
     go.notify_one();
     let exit = leader.exit().await;
     assert!(matches!(&exit, LeaseExit::Panicked(message) if message == "a fault beside a thread"), "{exit:?}");
@@ -86,6 +97,7 @@ async fn spawned_before_a_panic(server: Server) {
     assert_eq!(referee.overlap(), within(leader.runner.guarantees().overlap_ended));
     let _closed = standby.close().await;
     leader.locker.close().await.unwrap();
+    drop(proxy);
     server.quiet().await;
 }
 
