@@ -1,4 +1,4 @@
-use std::{fmt, future::Future, time::Duration};
+use std::{error::Error as _, fmt, future::Future, time::Duration};
 
 use crate::{
     Error, ErrorKind, FencingToken, Hold, InvalidInput, LockKey, Loss, LossCause, Result, Ttl, backend::LockHandle,
@@ -156,7 +156,7 @@ impl LockGuard {
         };
         match &renewed {
             Ok(()) => self.ttl = ttl,
-            Err(error) if error.kind() == ErrorKind::Lost => self.hold.finish(Loss::new(LossCause::NotOurs)),
+            Err(error) if error.kind() == ErrorKind::Lost => self.hold.finish(loss_of(error)),
             Err(_) => {}
         }
         renewed
@@ -290,6 +290,12 @@ impl LockGuard {
             }
         }
     }
+}
+
+/// The loss that an error of that kind tells of.
+fn loss_of(error: &Error) -> Loss {
+    let told = error.source().and_then(|source| source.downcast_ref::<Loss>());
+    told.cloned().unwrap_or_else(|| Loss::new(LossCause::NotOurs))
 }
 
 /// After these the store can count us as the holder until the deadline, and lets nobody else in before it.

@@ -11,7 +11,8 @@ use std::{
 
 use async_trait::async_trait;
 use distributed_lock::{
-    BackendId, Clock, FencingToken, Hold, LockGuard, LockKey, Loss, LossCause, Release, Result, TokioClock, Ttl,
+    BackendId, Clock, ErrorKind, FencingToken, Hold, LockGuard, LockKey, Loss, LossCause, Release, Result, TokioClock,
+    Ttl,
     backend::{Draft, HoldRecord, LockHandle},
 };
 
@@ -66,6 +67,32 @@ async fn a_record_carries_what_the_grant_came_with() {
     assert!(ready(hold.step_down_requested()).is_none());
     record.request_step_down();
     assert!(ready(hold.step_down_requested()).is_some() && hold.ensure_valid().is_ok());
+}
+
+/// Says with each renewal that the hold was lost for this cause, and leaves the record as it is.
+#[derive(Debug)]
+struct Lost(LossCause);
+
+#[async_trait]
+impl LockHandle for Lost {
+    async fn renew(&mut self, _: Ttl) -> Result<()> {
+        Err(Loss::new(self.0).into())
+    }
+    async fn release(&mut self) -> Result<Release> {
+        Ok(Release::Released)
+    }
+    fn abandon(&mut self) {}
+}
+
+/// The cause says whether the store may still count us as the holder, and so how long work may go on.
+#[tokio::test(start_paused = true)]
+async fn a_loss_that_a_renewal_tells_of_ends_the_hold_with_its_own_cause() {
+    for cause in [LossCause::HeartbeatTimeout, LossCause::SessionEnded] {
+        let record = draft(TokioClock).open();
+        let mut guard = LockGuard::new(record.hold(), Ttl::UNTIL_RELEASED, Lost(cause));
+        assert_eq!(guard.renew(Duration::from_secs(1)).await.unwrap_err().kind(), ErrorKind::Lost);
+        assert_eq!(guard.lost().await.cause(), cause);
+    }
 }
 
 // ---- the model --------------------------------------------------------------------------------------------------------------
