@@ -24,8 +24,13 @@ use crate::{
 
 /// Sends what is due until every proof is answered; `false` if the lease was lost.
 pub(super) async fn prove(lease: &Arc<Lease>, talk: Talk, bell: &Notify, clocks: &mut Clocks) -> bool {
-    let flown =
-        Flight { lease, session: talk.session(), latest: lease.terms(), sent: VecDeque::new() }.fly(bell, clocks).await;
+    let mut flight = Flight { lease, session: talk.session(), latest: lease.terms(), sent: VecDeque::new() };
+    let flown = flight.fly(bell, clocks).await;
+    if let Err(loss) = &flown {
+        // Before those who wait for an answer find that there will be none: whoever ends the hold first says why.
+        lease.record.lose(loss.clone());
+    }
+    drop(flight);
     match flown {
         Ok(()) => {
             talk.finish();
@@ -61,7 +66,7 @@ enum Due {
 }
 
 impl Flight<'_> {
-    async fn fly(mut self, bell: &Notify, clocks: &mut Clocks) -> Result<(), Loss> {
+    async fn fly(&mut self, bell: &Notify, clocks: &mut Clocks) -> Result<(), Loss> {
         let tau = self.latest.timing.query_timeout();
         let mut asked = FuturesOrdered::new();
         let mut second_look = None;

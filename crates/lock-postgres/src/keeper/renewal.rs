@@ -51,6 +51,8 @@ pub(super) async fn change_ttl(lease: &Arc<Lease>, mut talk: Talk, order: Renewa
             true
         }
         Err(loss) => {
+            // Whoever ends the hold first says why, and that may be the one who waits for the answer.
+            lease.record.lose(loss.clone());
             // Said at once; what follows may take until the deadline.
             let _ = answer.send(Err(loss.clone().into()));
             lost(lease, talk, loss).await;

@@ -10,6 +10,7 @@ mod closing;
 mod deadlines;
 mod dropping;
 mod frozen;
+mod in_flight;
 mod inspect;
 mod intruder;
 mod leftovers;
@@ -55,6 +56,7 @@ fn main() -> ExitCode {
         bad_input::trials,
         wire::trials,
         silence::trials,
+        in_flight::trials,
         cases::trials,
         closing::trials,
         inspect::trials,
