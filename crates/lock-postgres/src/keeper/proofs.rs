@@ -78,7 +78,9 @@ impl Flight<'_> {
             }
             let Some(first) = self.sent.front() else { return Ok(()) };
             let limit = second_look.unwrap_or(first.terms.proved + tau);
-            let wake = self.next_heartbeat().map_or(limit, |due| due.min(limit));
+            // One that is overdue is held back, until an answer or the bell.
+            let next = self.next_heartbeat().filter(|due| *due > now);
+            let wake = next.map_or(limit, |due| due.min(limit));
             // All arms are cancel safe: the stream keeps what it has, and the rest is looked at anew. The stream comes first, since
             // a statement is sent when it is polled for the first time.
             tokio::select! {

@@ -6,17 +6,28 @@ use std::{
     task::{Context, Poll, Wake, Waker},
 };
 
-use distributed_lock::{ErrorKind, Hold, LockerExt, LossCause};
-use libtest_mimic::Trial;
-use lock_postgres::PostgresLocker;
-use lock_testkit::proxy::Flow;
-use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+use distributed_lock::{ErrorKind, Hold, LockerExt, LossCause, Ttl};
+use libtest_mimic::{Failed, Trial};
+use lock_postgres::{PostgresConfig, PostgresLocker};
+use lock_testkit::{Cluster, proxy::Flow, requirement, wait_until};
+use tokio::{
+    runtime::{Builder, Handle},
+    sync::mpsc::{UnboundedSender, unbounded_channel},
+    time::sleep,
+};
 
-use crate::bench::{SHORT_TTL, Server, shortened, trial};
+use crate::bench::{AMPLE, SHORT_TTL, Server, ms, shortened, trial};
 
 pub(crate) fn trials() -> Vec<Trial> {
+    let on_one_thread = |name, test: fn(&Cluster)| {
+        requirement::trial(name, Cluster::shared, move |cluster| {
+            test(cluster);
+            Ok::<_, Failed>(())
+        })
+    };
     vec![
         trial("in_flight::renewal_that_fails_is_answered_after_the_hold_has_ended", failed_renewals),
+        on_one_thread("in_flight::keeper_that_may_send_nothing_sleeps", held_back),
     ]
 }
 
@@ -57,4 +68,42 @@ async fn failed_renewals(server: Server) {
         drop(guard);
         proxy.pass();
     }
+}
+
+/// Many heartbeats in the time in which one may stay unanswered.
+fn frequent(config: PostgresConfig) -> PostgresConfig {
+    config.with_heartbeat_interval(ms(50)).with_query_timeout(ms(4_000)).with_session_ttl(ms(8_000))
+}
+
+/// While the answers are missing no more heartbeats go, be it that the hold is given up or that a change of its TTL comes first.
+fn held_back(cluster: &Cluster) {
+    Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+        let server = Server::on(cluster).await;
+        let (proxy, config) = server.proxy();
+        let locker = PostgresLocker::new(&frequent(config).with_watchdog(false)).unwrap();
+        for gives_up in [true, false] {
+            let mut guard = locker.acquire("k", Ttl::UNTIL_RELEASED).await.unwrap();
+            proxy.down(Flow::Drop);
+            proxy.reset_counts();
+            wait_until(AMPLE, "a heartbeat is in flight", async || proxy.counts().frontend(b'B') > 0).await.unwrap();
+            let wakes = || Handle::current().metrics().worker_park_count(0);
+            let before = wakes();
+            // The next heartbeat would be due after half a second.
+            let while_held_back = sleep(ms(1_200));
+            if gives_up {
+                tokio::select! {
+                    released = guard.release() => panic!("{released:?}"),
+                    () = while_held_back => {}
+                }
+            } else {
+                tokio::select! {
+                    renewed = guard.renew(ms(9_000)) => panic!("{renewed:?}"),
+                    () = while_held_back => {}
+                }
+            }
+            let woken = wakes() - before;
+            assert!(woken < 50, "woke {woken} times for nothing; gives up: {gives_up}");
+            proxy.pass();
+        }
+    });
 }
