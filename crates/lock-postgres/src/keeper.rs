@@ -209,7 +209,7 @@ async fn keep(lease: &Arc<Lease>, keeper: &Keeper, clocks: &mut Clocks) -> bool 
             }
             // Whoever released it or closed the locker sees to the session; otherwise it is over.
             Some(loss) => {
-                if !matches!(loss.cause(), LossCause::Closed | LossCause::Released) {
+                if !is_given_up(&loss) {
                     lease.destroy();
                 }
                 return false;
@@ -295,7 +295,8 @@ async fn lost(lease: &Lease, talk: Talk, loss: Loss) {
     let may_be_ours = loss.cause() == LossCause::HeartbeatTimeout;
     // Before the turn ends, since the first end stays.
     lease.record.lose(loss);
-    if may_be_ours {
+    let given_up = lease.record.end().is_some_and(|end| is_given_up(&end));
+    if may_be_ours && !given_up {
         // The holder is told at once, but the socket stays open until the deadline. A server that is only slow, or whose answers are
         // lost, or that refused to answer, would let others in as soon as it closes, while the holder's work may still be ending. The end of the guard closes it
         // before. Half the margin more costs nobody anything: the server waits for all of it.
@@ -303,6 +304,11 @@ async fn lost(lease: &Lease, talk: Talk, loss: Loss) {
         sleep((deadline + timing.margin() / 2).saturating_duration_since(lease.core.clock.now())).await;
     }
     drop(talk);
+}
+
+/// Whether it was ended by somebody who sees to the session, and wants the key to be free at once.
+fn is_given_up(end: &Loss) -> bool {
+    matches!(end.cause(), LossCause::Closed | LossCause::Released)
 }
 
 fn lose(lease: &Lease, last_word: LastWord) {

@@ -6,7 +6,7 @@ use std::{
     task::{Context, Poll, Wake, Waker},
 };
 
-use distributed_lock::{ErrorKind, Hold, LockerExt, LossCause, Ttl};
+use distributed_lock::{ErrorKind, Hold, LockerExt, LossCause, Release, Ttl};
 use libtest_mimic::{Failed, Trial};
 use lock_postgres::{PostgresConfig, PostgresLocker};
 use lock_testkit::{Cluster, proxy::Flow, requirement, wait_until};
@@ -27,6 +27,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     };
     vec![
         trial("in_flight::renewal_that_fails_is_answered_after_the_hold_has_ended", failed_renewals),
+        trial("in_flight::release_ends_with_the_refusal_of_the_heartbeat_before_it", refused_while_leaving),
         on_one_thread("in_flight::keeper_that_may_send_nothing_sleeps", held_back),
     ]
 }
@@ -68,6 +69,23 @@ async fn failed_renewals(server: Server) {
         drop(guard);
         proxy.pass();
     }
+}
+
+/// Nobody works under the lock any more, so there is nothing to wait for.
+async fn refused_while_leaving(server: Server) {
+    let admin = server.admin().await;
+    admin.batch_execute("CREATE ROLE refused_while_leaving LOGIN").await.unwrap();
+    let (proxy, _) = server.proxy();
+    let url = format!("{}?sslmode=disable", proxy.url(&server.url_of("refused_while_leaving")));
+    let locker = PostgresLocker::new(&frequent(PostgresConfig::from_url(url))).unwrap();
+    let guard = locker.acquire("k", Ttl::UNTIL_RELEASED).await.unwrap();
+    let refuse = "REVOKE EXECUTE ON FUNCTION pg_catalog.pg_try_advisory_lock(int4, int4) FROM public";
+    proxy.down(Flow::Delay(ms(300)));
+    admin.batch_execute(refuse).await.unwrap();
+    proxy.reset_counts();
+    wait_until(AMPLE, "a heartbeat is in flight", async || proxy.counts().frontend(b'B') > 0).await.unwrap();
+    let released = guard.release().await;
+    assert!(matches!(released, Ok(Release::Lost(_))), "{released:?}");
 }
 
 /// Many heartbeats in the time in which one may stay unanswered.
