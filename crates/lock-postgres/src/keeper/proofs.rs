@@ -89,9 +89,9 @@ impl Flight<'_> {
                     let proof = judge(answer, self.latest.owner)?;
                     second_look = None;
                     if let Some(sent) = self.sent.pop_front() {
+                        clocks.compare(&self.lease.core, sent.terms.proved, proof.now, sent.terms.timing.margin());
                         self.confirmed(sent);
                     }
-                    clocks.compare(&self.lease.core, proof.now, self.latest.timing.margin());
                 }
                 () = bell.notified() => {}
                 () = sleep(wake.saturating_duration_since(now)) => {

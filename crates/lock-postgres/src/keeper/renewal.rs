@@ -47,7 +47,7 @@ pub(super) async fn change_ttl(lease: &Arc<Lease>, mut talk: Talk, order: Renewa
             talk.finish();
             // A guard that stopped waiting does not mind.
             let _ = answer.send(lease.record.hold().ensure_valid());
-            clocks.compare(&lease.core, proof.now, timing.margin());
+            clocks.compare(&lease.core, sent, proof.now, timing.margin());
             true
         }
         Err(loss) => {

@@ -50,11 +50,22 @@ impl Watched {
 
     /// What is logged once this time has passed for us, and the server's clock shows that.
     fn read(&mut self, passed: Duration, server: impl FnOnce(SystemTime) -> SystemTime) -> Option<String> {
+        self.read_after(passed, Duration::ZERO, server)
+    }
+
+    /// The same, by an answer that took so long.
+    fn read_after(
+        &mut self,
+        passed: Duration,
+        took: Duration,
+        server: impl FnOnce(SystemTime) -> SystemTime,
+    ) -> Option<String> {
         *self.ours.0.lock().unwrap() += passed;
+        let sent = self.ours.now() - took;
         self.theirs = server(self.theirs);
         let before = self.log.lines().len();
         tracing::subscriber::with_default(self.log.clone(), || {
-            self.clocks.compare(&self.core, self.theirs, MARGIN);
+            self.clocks.compare(&self.core, sent, self.theirs, MARGIN);
         });
         let mut new = self.log.lines().split_off(before);
         assert!(new.len() <= 1, "{new:?}");
@@ -76,6 +87,19 @@ async fn case_17_clocks_that_run_on_together_are_not_told_of() {
         assert_eq!(watched.read(SECOND, |theirs| theirs + SECOND + MARGIN / 2), None);
         assert_eq!(watched.read(SECOND, |theirs| theirs + SECOND - MARGIN / 2), None);
     }
+}
+
+/// Sent a second apart, answered by the server at once, and received together.
+#[tokio::test]
+async fn case_17_answers_that_come_late_and_together_are_no_step() {
+    let mut watched = Watched::new();
+    assert_eq!(watched.read_after(SECOND * 4, SECOND * 3, |theirs| theirs + SECOND), None);
+    for sent_before in [2, 1] {
+        assert_eq!(watched.read_after(Duration::ZERO, SECOND * sent_before, |theirs| theirs + SECOND), None);
+    }
+    // Nor do they hide one.
+    let line = watched.read_after(SECOND, SECOND, |theirs| theirs + SECOND * 6).unwrap();
+    assert!(line.contains("step=4s "), "{line}");
 }
 
 #[tokio::test]
