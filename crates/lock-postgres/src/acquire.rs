@@ -76,7 +76,7 @@ struct Acquire<'a> {
 impl Acquire<'_> {
     async fn run(&self) -> Result<Attempt> {
         loop {
-            let mut session = match self.core.pool.reserve(self.budget.for_place(self.core.settings.conn_wait)).await? {
+            let session = match self.core.pool.reserve(self.budget.for_place(self.core.settings.conn_wait)).await? {
                 Attempt::Acquired(session) => session,
                 Attempt::Contended(why) => return Ok(Attempt::Contended(why)),
             };

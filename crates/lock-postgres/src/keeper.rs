@@ -23,7 +23,6 @@ use crate::{
 };
 
 mod proofs;
-mod renewal;
 mod server_clock;
 
 use server_clock::Clocks;
@@ -218,19 +217,11 @@ async fn keep(lease: &Arc<Lease>, keeper: &Keeper, clocks: &mut Clocks) -> bool 
         if lease.is_leaving() {
             return true;
         }
-        let terms = lease.terms();
-        let another_ttl = lease.next_order(|order| order.timing != terms.timing);
-        if another_ttl.is_none()
-            && !lease.has_orders()
-            && heartbeat_due(&terms).is_none_or(|due| due > lease.core.clock.now())
-        {
+        if !lease.has_orders() && heartbeat_due(&lease.terms()).is_none_or(|due| due > lease.core.clock.now()) {
             return true;
         }
         let Some(talk) = lease.begin() else { return false };
-        let lives = match another_ttl {
-            Some(order) => renewal::change_ttl(lease, talk, order, clocks).await,
-            None => proofs::prove(lease, talk, &keeper.bell, clocks).await,
-        };
+        let lives = proofs::prove(lease, talk, &keeper.bell, clocks).await;
         if !lives {
             return false;
         }
@@ -262,18 +253,6 @@ fn next_send(terms: &Terms, interval: Duration) -> Option<Instant> {
 /// How long the server is to wait for us: never past the end of the TTL.
 fn idle_limit(terms: &Terms, now: Instant) -> Duration {
     terms.expires.map_or_else(|| terms.timing.ttl(), |expires| expires.saturating_duration_since(now))
-}
-
-/// These terms, proven anew by what was sent then, after which the server waits for us for so long.
-fn proven(terms: &Terms, sent: Instant, idle: Duration) -> Terms {
-    Terms { proved: sent, deadline: terms.timing.deadline(sent, idle), ..*terms }
-}
-
-/// Extends the lease, from before the send.
-fn confirm(lease: &Lease, terms: Terms) {
-    lease.set_terms(terms);
-    // `false`: it ended while we asked, and the next look, or whoever ended it, sees to the session.
-    let _live = lease.record.extend(Some(terms.deadline), Some(terms.timing.max_grace()));
 }
 
 /// What an answer says of the lease.

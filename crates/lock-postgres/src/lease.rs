@@ -134,13 +134,8 @@ impl Lease {
         !self.orders().is_empty()
     }
 
-    /// The next order, if it is such a one.
-    pub(crate) fn next_order(&self, wanted: impl FnOnce(&Renewal) -> bool) -> Option<Renewal> {
-        let mut orders = self.orders();
-        match orders.front() {
-            Some(order) if wanted(order) => orders.pop_front(),
-            _ => None,
-        }
+    pub(crate) fn next_order(&self) -> Option<Renewal> {
+        self.orders().pop_front()
     }
 
     /// Whether somebody waits to take the session.
@@ -322,8 +317,8 @@ impl Talk {
     }
 
     /// Sets how long the session can stay in the server once it is destroyed.
-    pub(crate) fn bound_by(&mut self, limit: Duration) {
-        if let Some(session) = &mut self.session {
+    pub(crate) fn bound_by(&self, limit: Duration) {
+        if let Some(session) = &self.session {
             session.bound_by(limit);
         }
     }

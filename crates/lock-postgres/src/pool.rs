@@ -132,12 +132,12 @@ impl Place {
     }
 
     /// Sets how long its session can stay in the server once it is destroyed.
-    pub(crate) fn bound_by(&mut self, limit: Duration) {
+    pub(crate) fn bound_by(&self, limit: Duration) {
         self.permit.0.bound_by(limit);
     }
 
     /// Puts the session where the next finds it, and only then frees the place.
-    pub(crate) fn put_back(mut self, session: Box<Session>) {
+    pub(crate) fn put_back(self, session: Box<Session>) {
         if let Err(session) = self.sessions.put_back(session) {
             self.bound_by(CLOSE_LIMIT);
             self.destroy(session);

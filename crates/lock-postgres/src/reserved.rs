@@ -60,8 +60,8 @@ impl Reserved {
     }
 
     /// Sets how long it can stay in the server once it is destroyed.
-    pub(crate) fn bound_by(&mut self, limit: Duration) {
-        if let Some(place) = &mut self.parts_mut().place {
+    pub(crate) fn bound_by(&self, limit: Duration) {
+        if let Some(place) = &self.parts().place {
             place.bound_by(limit);
         }
     }

@@ -1,6 +1,5 @@
-//! Proofs of ownership on their way to the server and back: heartbeats, and renewals that keep the TTL. They are sent when they are due,
-//! whether or not those before them were answered, so that an answer that is slow, but in time, costs nothing. The server answers them
-//! in order.
+//! Proofs of ownership on their way to the server and back: heartbeats and renewals. They are sent when they are due, whether or not
+//! those before them were answered, so that an answer that is slow, but in time, costs nothing. The server answers them in order.
 
 use std::{
     collections::VecDeque,
@@ -15,16 +14,17 @@ use tokio::{
     time::sleep,
 };
 
-use super::{Clocks, Renewal, SECOND_LOOK, confirm, heartbeat_due, idle_limit, judge, lost, next_send, proven};
+use super::{Clocks, Renewal, SECOND_LOOK, heartbeat_due, idle_limit, judge, lost, next_send};
 use crate::{
+    core::ghost_bound,
     lease::{Lease, Talk, Terms},
-    session::Session,
+    session::{Beacon, Owner},
     timing::{MAX_IN_FLIGHT, server_millis},
 };
 
 /// Sends what is due until every proof is answered; `false` if the lease was lost.
 pub(super) async fn prove(lease: &Arc<Lease>, talk: Talk, bell: &Notify, clocks: &mut Clocks) -> bool {
-    let mut flight = Flight { lease, session: talk.session(), latest: lease.terms(), sent: VecDeque::new() };
+    let mut flight = Flight { lease, talk: &talk, latest: lease.terms(), sent: VecDeque::new() };
     let flown = flight.fly(bell, clocks).await;
     if let Err(loss) = &flown {
         // Before those who wait for an answer find that there will be none: whoever ends the hold first says why.
@@ -43,10 +43,10 @@ pub(super) async fn prove(lease: &Arc<Lease>, talk: Talk, bell: &Notify, clocks:
     }
 }
 
-/// What is unanswered. All of it has the same timing and the same owner.
+/// What is unanswered.
 struct Flight<'a> {
     lease: &'a Lease,
-    session: &'a Session,
+    talk: &'a Talk,
     /// As of the last send.
     latest: Terms,
     sent: VecDeque<Sent>,
@@ -55,6 +55,8 @@ struct Flight<'a> {
 struct Sent {
     /// The terms once it is confirmed.
     terms: Terms,
+    /// By when it must be.
+    limit: Instant,
     /// Whoever waits for it.
     answer: Option<oneshot::Sender<Result<()>>>,
 }
@@ -65,19 +67,30 @@ enum Due {
     Renewal(Renewal),
 }
 
+/// One statement: for how long the server is to wait for us after it, and the beacon that it exchanges for the owner's.
+struct Statement {
+    idle: Duration,
+    exchanged: Option<Beacon>,
+}
+
 impl Flight<'_> {
     async fn fly(&mut self, bell: &Notify, clocks: &mut Clocks) -> Result<(), Loss> {
-        let tau = self.latest.timing.query_timeout();
         let mut asked = FuturesOrdered::new();
         let mut second_look = None;
         loop {
             let now = self.lease.core.clock.now();
             while let Some(due) = self.due(now) {
-                let idle = self.send(due, now);
-                asked.push_back(self.session.prove(self.latest.owner, server_millis(idle)));
+                let Statement { idle, exchanged } = self.send(due, now);
+                let (session, owner, idle) = (self.talk.session(), self.latest.owner, server_millis(idle));
+                asked.push_back(async move {
+                    match (exchanged, owner) {
+                        (Some(old), Owner::Session(new)) => session.exchange(old, new, idle).await,
+                        (_, owner) => session.prove(owner, idle).await,
+                    }
+                });
             }
             let Some(first) = self.sent.front() else { return Ok(()) };
-            let limit = second_look.unwrap_or(first.terms.proved + tau);
+            let limit = second_look.unwrap_or(first.limit);
             // One that is overdue is held back, until an answer or the bell.
             let next = self.next_heartbeat().filter(|due| *due > now);
             let wake = next.map_or(limit, |due| due.min(limit));
@@ -105,17 +118,13 @@ impl Flight<'_> {
         }
     }
 
-    /// Nothing new once somebody waits for the session or the lease has ended, nor ahead of an order for another TTL, which goes alone.
+    /// Nothing new once somebody waits for the session or the lease has ended.
     fn due(&self, now: Instant) -> Option<Due> {
         if self.is_full() || self.lease.is_leaving() || self.lease.record.end().is_some() {
             return None;
         }
-        let order = self.lease.next_order(|order| order.timing == self.latest.timing);
-        match order {
-            Some(order) => Some(Due::Renewal(order)),
-            None if self.lease.has_orders() => None,
-            None => self.next_heartbeat().filter(|due| *due <= now).map(|_| Due::Heartbeat),
-        }
+        let order = self.lease.next_order().map(Due::Renewal);
+        order.or_else(|| self.next_heartbeat().filter(|due| *due <= now).map(|_| Due::Heartbeat))
     }
 
     fn is_full(&self) -> bool {
@@ -130,24 +139,56 @@ impl Flight<'_> {
         }
     }
 
-    /// For how long the server is to wait for us after it.
-    fn send(&mut self, due: Due, now: Instant) -> Duration {
-        let answer = match due {
-            Due::Heartbeat => None,
-            Due::Renewal(Renewal { ttl, answer, .. }) => {
-                self.latest.expires = ttl.duration().map(|ttl| now + ttl);
-                Some(answer)
-            }
-        };
+    fn send(&mut self, due: Due, now: Instant) -> Statement {
+        let limit = now + self.latest.timing.query_timeout();
+        let (mut exchanged, mut answer) = (None, None);
+        if let Due::Renewal(renewal) = due {
+            exchanged = self.change(&renewal, now);
+            answer = Some(renewal.answer);
+        }
         let idle = idle_limit(&self.latest, now);
-        self.latest = proven(&self.latest, now, idle);
-        self.sent.push_back(Sent { terms: self.latest, answer });
-        idle
+        self.latest.proved = now;
+        self.latest.deadline = self.latest.timing.deadline(now, idle);
+        self.sent.push_back(Sent { terms: self.latest, limit, answer });
+        self.shorten(now);
+        Statement { idle, exchanged }
     }
 
-    fn confirmed(&self, sent: Sent) {
-        confirm(self.lease, sent.terms);
-        if let Some(answer) = sent.answer {
+    /// The terms of a renewal from now on. With another T another beacon, which publishes it to others: what it is exchanged for.
+    fn change(&mut self, renewal: &Renewal, now: Instant) -> Option<Beacon> {
+        let old = std::mem::replace(&mut self.latest.timing, renewal.timing);
+        self.latest.expires = renewal.ttl.duration().map(|ttl| now + ttl);
+        if old.ttl() == renewal.timing.ttl() {
+            return None;
+        }
+        let longest = old.ttl().max(renewal.timing.ttl());
+        self.talk.bound_by(ghost_bound(&self.lease.core.settings.session, longest));
+        let Owner::Session(beacon) = self.latest.owner else { return None };
+        self.latest.owner = Owner::Session(self.talk.session().beacon(&renewal.timing));
+        Some(beacon)
+    }
+
+    /// A shortening counts from before the send, a lengthening once it is confirmed.
+    fn shorten(&self, now: Instant) {
+        let Terms { deadline, timing, .. } = self.latest;
+        if self.lease.record.hold().remaining().is_some_and(|left| now + left > deadline) {
+            // `false` is an end that the conclusion finds as well.
+            let _live = self.lease.record.extend(Some(deadline), Some(timing.max_grace()));
+        }
+    }
+
+    /// Extends the lease, from before the send.
+    fn confirmed(&self, Sent { mut terms, answer, .. }: Sent) {
+        let mut grace = terms.timing.max_grace();
+        // It must not undo a shortening that is under way behind it.
+        for Sent { terms: behind, .. } in &self.sent {
+            terms.deadline = terms.deadline.min(behind.deadline);
+            grace = grace.min(behind.timing.max_grace());
+        }
+        self.lease.set_terms(terms);
+        // `false`: it ended while we asked, and the next look, or whoever ended it, sees to the session.
+        let _live = self.lease.record.extend(Some(terms.deadline), Some(grace));
+        if let Some(answer) = answer {
             // A guard that stopped waiting does not mind.
             let _ = answer.send(self.lease.record.hold().ensure_valid());
         }

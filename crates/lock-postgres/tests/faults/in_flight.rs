@@ -6,7 +6,7 @@ use std::{
     task::{Context, Poll, Wake, Waker},
 };
 
-use distributed_lock::{ErrorKind, Hold, LockerExt, LossCause, Release, Ttl};
+use distributed_lock::{Backend, ErrorKind, Hold, LockerExt, LossCause, Release, Ttl};
 use libtest_mimic::{Failed, Trial};
 use lock_postgres::{PostgresConfig, PostgresLocker};
 use lock_testkit::{Cluster, proxy::Flow, requirement, wait_until};
@@ -28,6 +28,8 @@ pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("in_flight::renewal_that_fails_is_answered_after_the_hold_has_ended", failed_renewals),
         trial("in_flight::release_ends_with_the_refusal_of_the_heartbeat_before_it", refused_while_leaving),
+        trial("in_flight::renewal_to_another_ttl_waits_for_no_answer_but_its_own", slow_changes),
+        trial("in_flight::answers_of_before_do_not_undo_a_shortening", shortened_behind),
         on_one_thread("in_flight::keeper_that_may_send_nothing_sleeps", held_back),
     ]
 }
@@ -124,4 +126,53 @@ fn held_back(cluster: &Cluster) {
             proxy.pass();
         }
     });
+}
+
+/// The answers to a heartbeat and to the renewal behind it take longer together than the lease has left.
+async fn slow_changes(server: Server) {
+    let (proxy, config) = server.proxy();
+    let locker = PostgresLocker::new(&config).unwrap();
+    let mut guard = locker.acquire("k", ms(3_000)).await.unwrap();
+    proxy.down(Flow::Delay(ms(1_300)));
+    for ttl in [4_000, 3_500, 4_000, 3_000] {
+        guard.renew(ms(ttl)).await.unwrap();
+        guard.ensure_valid().unwrap();
+    }
+    guard.release().await.unwrap().exclusive().unwrap();
+    proxy.pass();
+    locker.close().await.unwrap();
+    server.quiet().await;
+}
+
+/// It counts from its send, though what was proven before it, and is answered later, was for longer.
+async fn shortened_behind(server: Server) {
+    let (proxy, config) = server.proxy();
+    let locker = PostgresLocker::new(&config).unwrap();
+    let mut guard = locker.acquire("k", ms(8_000)).await.unwrap();
+    let hold = guard.hold();
+    proxy.down(Flow::Delay(ms(1_500)));
+    proxy.reset_counts();
+    let sent = |count| {
+        let proxy = &proxy;
+        wait_until(AMPLE, "it is under way", async move || proxy.counts().frontend(b'B') == count)
+    };
+    sent(1).await.unwrap();
+    assert!(hold.remaining().unwrap() > ms(4_000));
+    let looks = async {
+        sent(2).await.unwrap();
+        loop {
+            assert!(hold.remaining().unwrap() <= ms(2_000), "an older answer undid it");
+            sleep(ms(1)).await;
+        }
+    };
+    // The heartbeat is answered on the way. On a busy machine the renewal may come too late for so short a TTL.
+    tokio::select! {
+        _renewed = guard.renew(ms(2_000)) => {}
+        () = looks => {}
+    }
+    assert!(hold.remaining().unwrap() <= ms(2_000));
+    drop(guard);
+    proxy.pass();
+    locker.close().await.unwrap();
+    server.quiet().await;
 }

@@ -40,7 +40,7 @@ fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     // They wait for timers far more than they work.
     arguments.test_threads.get_or_insert(6);
-    let themes: [fn() -> Vec<Trial>; 20] = [
+    let themes: [fn() -> Vec<Trial>; 21] = [
         loss::trials,
         neglected::trials,
         frozen::trials,
