@@ -70,7 +70,7 @@ pub(crate) struct Desk {
     list: Mutex<List>,
     bell: Notify,
     not_allowed: AtomicBool,
-    /// One at a time, so that there is never more than one session.
+    /// One at a time, so that there is no more than one session.
     opening: tokio::sync::Mutex<()>,
 }
 
@@ -162,7 +162,8 @@ impl Desk {
         if let Some(session) = self.current() {
             return Ok((session, true));
         }
-        let _turn = self.opening.lock().await;
+        // Whoever has the turn may be on a runtime that nobody polls: rather one session too many for a while than none.
+        let _turn = timeout(self.limit, self.opening.lock()).await;
         if let Some(session) = self.current() {
             return Ok((session, true));
         }

@@ -8,10 +8,10 @@ use std::{
     time::Duration,
 };
 
-use distributed_lock::{Backend, Contention, ErrorKind, LockerExt, Ttl};
+use distributed_lock::{Backend, Contention, ErrorKind, Inspect, LockKey, LockerExt, Ttl};
 use libtest_mimic::{Failed, Trial};
 use lock_postgres::PostgresLocker;
-use lock_testkit::{Cluster, requirement, wait_until};
+use lock_testkit::{Cluster, proxy::Flow, requirement, wait_until};
 use tokio::{
     runtime::{Builder, Runtime},
     time::timeout,
@@ -29,6 +29,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("neglected::grant_that_is_read_when_its_lease_is_over_is_no_hold_and_hides_nobody", late_grant),
         on_cluster("neglected::session_of_a_runtime_that_is_not_polled_is_not_used_from_another", unpolled),
+        on_cluster("neglected::question_never_waits_for_a_session_that_nobody_opens", unpolled_opening),
         on_cluster("neglected::hold_after_a_suspend_has_its_heartbeats", after_suspend),
         on_cluster("neglected::wait_never_depends_on_a_runtime_that_is_not_polled", unpolled_wait),
     ]
@@ -99,6 +100,32 @@ fn unpolled_wait(cluster: &Cluster) {
         acquired.unwrap().unwrap().release().await.unwrap().exclusive().unwrap();
         locker.close().await.unwrap();
         other.close().await.unwrap();
+        server.quiet().await;
+    });
+}
+
+/// The housekeeping session is being opened on a runtime that is then not polled any more.
+fn unpolled_opening(cluster: &Cluster) {
+    let (main, first) = (many_threads(), one_thread());
+    let server = main.block_on(Server::on(cluster));
+    let (proxy, config) = server.proxy();
+    let locker = Arc::new(PostgresLocker::new(&shortened(config)).unwrap());
+    let key = LockKey::new("k").unwrap();
+    proxy.down(Flow::Hold);
+    first.block_on(async {
+        let (asking, key) = (Arc::clone(&locker), key.clone());
+        tokio::spawn(async move { asking.holders(&key).await });
+        wait_until(AMPLE, "it is being opened", async || proxy.connections() > 0).await.unwrap();
+    });
+    proxy.pass();
+    main.block_on(async {
+        let asked = timeout(AMPLE, locker.holders(&key)).await.expect("the question hangs");
+        assert!(asked.unwrap().is_empty());
+    });
+    drop(first);
+    main.block_on(async {
+        locker.close().await.unwrap();
+        drop(proxy);
         server.quiet().await;
     });
 }
