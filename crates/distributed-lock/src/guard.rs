@@ -298,9 +298,10 @@ fn loss_of(error: &Error) -> Loss {
     told.cloned().unwrap_or_else(|| Loss::new(LossCause::NotOurs))
 }
 
-/// After these the store can count us as the holder until the deadline, and lets nobody else in before it.
+/// After these the store can count us as the holder until the deadline, and lets nobody else in before it: a connection that broke says
+/// nothing of what the store keeps.
 pub(crate) fn may_still_be_ours(loss: &Loss) -> bool {
-    matches!(loss.cause(), LossCause::DeadlinePassed | LossCause::HeartbeatTimeout)
+    matches!(loss.cause(), LossCause::DeadlinePassed | LossCause::HeartbeatTimeout | LossCause::SessionEnded)
 }
 
 impl<T> Ran<T> {

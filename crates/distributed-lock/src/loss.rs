@@ -14,7 +14,7 @@ pub enum LossCause {
     NotOurs,
     /// Given up by the holder itself. Only a view that outlived its guard sees this, and never through `lost`.
     Released,
-    /// The session that owned it ended.
+    /// The session that owned it ended, as far as we can see. The store may count us as the holder for longer.
     SessionEnded,
 }
 

@@ -162,6 +162,8 @@ impl Sessions {
             let (session, lives_here) = self.pop()?;
             // On a runtime that others poll, or nobody, it might never answer: its place is needed for one that does.
             if !lives_here {
+                // It owns nothing, but closing waits for its end.
+                self.destroy(session, Permit::new(None, self.in_use.token(), CLOSE_LIMIT));
                 return None;
             }
             if !session.link().is_over() {

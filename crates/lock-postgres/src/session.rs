@@ -60,6 +60,7 @@ struct Statements {
     try_lock: Statement,
     try_fenced: Statement,
     heartbeat: Statement,
+    heartbeat_in_transaction: Statement,
     unlock: Statement,
 }
 
@@ -366,8 +367,7 @@ impl Session {
                 proof(&row, row.try_get("had")? && row.try_get("has")?)
             }
             Owner::Transaction(since) => {
-                let idle = [(&text as _, Type::TEXT)];
-                let row = self.client().query_typed_one(sql::HEARTBEAT_IN_TRANSACTION, &idle).await?;
+                let row = self.client().query_one(&self.statements.heartbeat_in_transaction, &[&text]).await?;
                 proof(&row, row.try_get::<_, SystemTime>("since")? == since)
             }
         }

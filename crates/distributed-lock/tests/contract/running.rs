@@ -210,7 +210,7 @@ async fn after_a_loss_the_work_has_its_grace_and_the_overrun_is_reported() {
 async fn the_grace_is_cut_at_the_deadline_only_where_the_store_may_still_count_us_as_the_holder() {
     for (cause, given) in [
         (LossCause::HeartbeatTimeout, secs(2)),
-        (LossCause::SessionEnded, secs(4)),
+        (LossCause::SessionEnded, secs(2)),
         (LossCause::NotOurs, secs(4)),
         (LossCause::Closed, secs(4)),
     ] {

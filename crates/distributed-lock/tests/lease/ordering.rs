@@ -206,7 +206,7 @@ async fn answers_that_take_nearly_as_long_as_they_may_are_no_loss() {
 #[tokio::test(start_paused = true)]
 async fn the_grace_is_cut_at_the_deadline_only_where_the_store_may_count_us_as_the_holder() {
     for (cause, given) in
-        [(LossCause::HeartbeatTimeout, secs(3)), (LossCause::SessionEnded, GRACE), (LossCause::NotOurs, GRACE)]
+        [(LossCause::HeartbeatTimeout, secs(3)), (LossCause::SessionEnded, secs(3)), (LossCause::NotOurs, GRACE)]
     {
         let clock = JumpingClock::default();
         let store = MemoryLocker::with_clock(clock.clone());

@@ -49,11 +49,12 @@ impl Session {
         let prepare = |statement, types| object.prepare_typed_cached(statement, types);
         // The statements come from the connection's own cache, but for the first time. Which server it is must be asked each time:
         // the pool may have reconnected to another.
-        let (identity, try_lock, try_fenced, heartbeat, unlock) = tokio::try_join!(
+        let (identity, try_lock, try_fenced, heartbeat, heartbeat_in_transaction, unlock) = tokio::try_join!(
             object.simple_query(sql::BORROWED_IDENTITY),
             prepare(sql::TRY_BORROWED, LOCK_AND_LIMIT),
             prepare(sql::TRY_BORROWED_FENCED, LOCK_AND_LIMIT),
             prepare(sql::HEARTBEAT, BEACON_AND_LIMIT),
+            prepare(sql::HEARTBEAT_IN_TRANSACTION, LIMIT),
             prepare(sql::UNLOCK_BORROWED, LOCK_AND_LIMIT),
         )
         .map_err(|error| error::wrap(error, "prepare a borrowed session"))?;
@@ -61,7 +62,7 @@ impl Session {
             drop(deadpool_postgres::Object::take(object));
             return Err(error);
         }
-        let statements = Statements { try_lock, try_fenced, heartbeat, unlock };
+        let statements = Statements { try_lock, try_fenced, heartbeat, heartbeat_in_transaction, unlock };
         let link = Link::Borrowed(Borrowed(object));
         Ok(Self {
             keeper: SessionKeeper(Keeper::new(link.watch())),
@@ -76,6 +77,7 @@ impl Session {
 
 const KEY: &[Type] = &[Type::INT8];
 const LOCK_AND_LIMIT: &[Type] = &[Type::INT8, Type::INT4, Type::INT4, Type::TEXT];
+const LIMIT: &[Type] = &[Type::TEXT];
 const BEACON_AND_LIMIT: &[Type] = &[Type::INT4, Type::INT4, Type::TEXT];
 pub(super) const RENEW_TYPES: &[Type] = &[Type::INT4, Type::INT4, Type::INT4, Type::INT4, Type::TEXT];
 
@@ -86,18 +88,19 @@ pub(super) async fn initialize(client: &Client, beacon: Beacon) -> Result<Option
     let Beacon { ttl_millis, random } = beacon;
     let idle = ttl_millis.to_string();
     let settings = [(&idle as _, Type::TEXT), (&ttl_millis as _, Type::INT4), (&random as _, Type::INT4)];
-    let (before, try_lock, try_fenced, heartbeat, unlock, renew) = tokio::try_join!(
+    let (before, try_lock, try_fenced, heartbeat, heartbeat_in_transaction, unlock, renew) = tokio::try_join!(
         biased;
         client.query_typed_one(sql::SETUP, &settings),
         client.prepare_typed(sql::TRY, KEY),
         client.prepare_typed(sql::TRY_FENCED, KEY),
         client.prepare_typed(sql::HEARTBEAT, BEACON_AND_LIMIT),
+        client.prepare_typed(sql::HEARTBEAT_IN_TRANSACTION, LIMIT),
         client.prepare_typed(sql::UNLOCK, KEY),
         client.prepare_typed(sql::RENEW, RENEW_TYPES),
     )?;
     let own = Own { inherited: limits(&before)?, ttl: SessionTtl::new(ttl_millis), renew };
     let taken = before.try_get::<_, bool>("beacon")? && before.try_get::<_, bool>("again")?;
-    Ok(taken.then_some((Statements { try_lock, try_fenced, heartbeat, unlock }, own)))
+    Ok(taken.then_some((Statements { try_lock, try_fenced, heartbeat, heartbeat_in_transaction, unlock }, own)))
 }
 
 /// The keys of a `RandomState` come from the system, and each one has others.
