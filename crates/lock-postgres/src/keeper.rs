@@ -228,14 +228,16 @@ async fn keep(lease: &Arc<Lease>, keeper: &Keeper, clocks: &mut Clocks) -> bool 
     }
 }
 
-/// When the keeper must look at this lease again.
+/// When the keeper must look at this lease again. While somebody waits to take its session nothing is due any more, but an alarm that is
+/// still to come stays: the next lease finds it in time, and need not ring.
 fn next_look(lease: &Arc<Lease>) -> Instant {
-    let terms = lease.terms();
+    let (terms, leaving) = (lease.terms(), lease.is_leaving());
+    if lease.has_orders() && !leaving {
+        return terms.proved;
+    }
     match heartbeat_due(&terms) {
-        _ if lease.is_leaving() => terms.deadline,
-        _ if lease.has_orders() => terms.proved,
-        Some(due) => due.min(terms.deadline),
-        None => terms.deadline,
+        Some(due) if !leaving || due > lease.core.clock.now() => due.min(terms.deadline),
+        _ => terms.deadline,
     }
 }
 
