@@ -243,7 +243,7 @@ impl Lease {
         self.leaving.store(true, Ordering::Relaxed);
         let taken = match self.take_settled() {
             Some(taken) => taken,
-            None => match timeout(self.terms().timing.query_timeout(), self.take()).await {
+            None => match Box::pin(timeout(self.terms().timing.query_timeout(), self.take())).await {
                 Ok(taken) => taken,
                 Err(_elapsed) => return Err(self.unanswered("the server did not answer the last heartbeat")),
             },

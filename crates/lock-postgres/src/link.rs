@@ -27,7 +27,7 @@ pub(crate) enum Link {
 /// Dropped, it ends, with or without a runtime.
 #[derive(Debug)]
 pub(crate) struct OwnLink {
-    client: Client,
+    client: Arc<Client>,
     socket: SocketHandle,
     ended: watch::Receiver<LastWord>,
     driver: AbortHandle,
@@ -80,7 +80,7 @@ impl OwnLink {
                 sender.send_replace(Some(error));
             }
         });
-        Self { client, socket, ended, driver: driver.abort_handle(), holder }
+        Self { client: Arc::new(client), socket, ended, driver: driver.abort_handle(), holder }
     }
 
     /// Ends it, the holder being told first. Works also where no runtime polls the driver any more.
@@ -113,9 +113,18 @@ impl Link {
         }
     }
 
+    /// The same for whoever keeps it while a statement runs; `None` for a borrowed one.
+    pub(crate) fn shared_client(&self) -> Option<&Arc<Client>> {
+        match self {
+            Self::Own(own) => Some(&own.client),
+            Self::Borrowed(_) => None,
+        }
+    }
+
+    #[expect(clippy::expect_used, reason = "statements that keep the client end before anybody else has the session")]
     pub(crate) fn client_mut(&mut self) -> &mut Client {
         match self {
-            Self::Own(own) => &mut own.client,
+            Self::Own(own) => Arc::get_mut(&mut own.client).expect("BUG: a session is used by two at a time"),
             Self::Borrowed(borrowed) => &mut borrowed.0,
         }
     }

@@ -23,9 +23,11 @@ use crate::{
     world::refuse_standby,
 };
 
+mod asking;
 mod opening;
 mod ttl;
 
+use asking::Asking;
 use opening::{RENEW_TYPES, initialize};
 use ttl::SessionTtl;
 
@@ -39,6 +41,7 @@ pub(crate) struct Session {
     link: Link,
     random: i32,
     timer: Timer,
+    asking: Asking,
     statements: Statements,
     /// What only a session of ours has; a borrowed one keeps its settings, and has a beacon only with a lock.
     own: Option<Own>,
@@ -149,6 +152,14 @@ impl Session {
         self.link.client()
     }
 
+    /// What this statement answers for this id.
+    async fn ask(&self, statement: &Statement, id: i64) -> Result<Row, DriverError> {
+        match self.link.shared_client() {
+            Some(client) => self.asking.one_row(client, statement, id).await,
+            None => Box::pin(self.client().query_one(statement, &[&id])).await,
+        }
+    }
+
     /// Whether the server answers and may give locks.
     pub(crate) async fn ping(&self) -> Result<()> {
         let row = self
@@ -168,10 +179,7 @@ impl Session {
         let Statements { try_lock, try_fenced, .. } = &self.statements;
         let statement = if ask.fenced { try_fenced } else { try_lock };
         match &self.own {
-            Some(own) if own.ttl.is(ask.idle) => {
-                let row = self.client().query_one(statement, &[&ask.id]).await?;
-                answer(&row, ask.scope)
-            }
+            Some(own) if own.ttl.is(ask.idle) => answer(&self.ask(statement, ask.id).await?, ask.scope),
             Some(own) => Box::pin(self.exchange_and_try(own, ask, beacon, statement)).await,
             None => Box::pin(self.try_borrowed(ask, beacon, statement)).await,
         }
@@ -400,39 +408,52 @@ impl Session {
         owner: Owner,
         idle_before: Option<&str>,
     ) -> Result<Unlocked, DriverError> {
-        let unlocked = |row: &Row| Ok(if row.try_get("owned")? { Unlocked::Clean } else { Unlocked::NotOurs });
-        match owner {
-            Owner::Session(Beacon { ttl_millis, random }) => {
-                let unlock = &self.statements.unlock;
-                let Some(own) = &self.own else {
-                    let parameters: [&(dyn ToSql + Sync); 4] =
-                        [&id, &ttl_millis, &random, &idle_before.unwrap_or_default()];
-                    return unlocked(&self.client().query_one(unlock, &parameters).await?);
-                };
-                let key: [&(dyn ToSql + Sync); 1] = [&id];
-                let unlock = self.client().query_one(unlock, &key);
-                if own.ttl.to_rest().is_none() {
-                    return unlocked(&unlock.await?);
-                }
-                // In this order and in one write.
-                let (row, rested) = tokio::join!(biased; unlock, Box::pin(self.rest(Beacon { ttl_millis, random })));
-                match unlocked(&row?)? {
-                    Unlocked::Clean if !rested.is_ok_and(|rested| rested) => Ok(Unlocked::Spent),
-                    how => Ok(how),
-                }
+        // On the heap, as all that is not the common way, so that a release stays a small future.
+        match (owner, &self.own) {
+            (Owner::Session(_), Some(own)) if own.ttl.to_rest().is_none() => {
+                unlocked(&self.ask(&self.statements.unlock, id).await?)
             }
-            Owner::Transaction(since) => {
-                // In this order and in one write.
-                let (proof, committed) = tokio::join!(
-                    biased;
-                    self.client().query_typed_one(sql::PROVE_TRANSACTION, &[]),
-                    self.client().batch_execute(sql::COMMIT),
-                );
-                let proof = proof?;
-                committed?;
-                let owned = proof.try_get::<_, SystemTime>("since")? == since;
-                Ok(if owned { Unlocked::Clean } else { Unlocked::NotOurs })
-            }
+            (Owner::Session(beacon), Some(_)) => Box::pin(self.unlock_and_rest(id, beacon)).await,
+            (Owner::Session(beacon), None) => Box::pin(self.unlock_borrowed(id, beacon, idle_before)).await,
+            (Owner::Transaction(since), _) => Box::pin(self.commit(since)).await,
         }
     }
+
+    async fn unlock_and_rest(&self, id: i64, beacon: Beacon) -> Result<Unlocked, DriverError> {
+        // In this order and in one write.
+        let (row, rested) = tokio::join!(biased; self.ask(&self.statements.unlock, id), self.rest(beacon));
+        match unlocked(&row?)? {
+            Unlocked::Clean if !rested.is_ok_and(|rested| rested) => Ok(Unlocked::Spent),
+            how => Ok(how),
+        }
+    }
+
+    async fn unlock_borrowed(
+        &self,
+        id: i64,
+        Beacon { ttl_millis, random }: Beacon,
+        idle_before: Option<&str>,
+    ) -> Result<Unlocked, DriverError> {
+        let idle_before = idle_before.unwrap_or_default();
+        let parameters: [&(dyn ToSql + Sync); 4] = [&id, &ttl_millis, &random, &idle_before];
+        unlocked(&self.client().query_one(&self.statements.unlock, &parameters).await?)
+    }
+
+    /// Ends the transaction that owns the lock, and says whether it was the one that began then.
+    async fn commit(&self, since: SystemTime) -> Result<Unlocked, DriverError> {
+        // In this order and in one write.
+        let (proof, committed) = tokio::join!(
+            biased;
+            self.client().query_typed_one(sql::PROVE_TRANSACTION, &[]),
+            self.client().batch_execute(sql::COMMIT),
+        );
+        let proof = proof?;
+        committed?;
+        let owned = proof.try_get::<_, SystemTime>("since")? == since;
+        Ok(if owned { Unlocked::Clean } else { Unlocked::NotOurs })
+    }
+}
+
+fn unlocked(row: &Row) -> Result<Unlocked, DriverError> {
+    Ok(if row.try_get("owned")? { Unlocked::Clean } else { Unlocked::NotOurs })
 }

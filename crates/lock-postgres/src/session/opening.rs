@@ -5,7 +5,7 @@ use std::hash::{BuildHasher, RandomState};
 use distributed_lock::{Error, ErrorKind, Result};
 use tokio_postgres::{Client, types::Type};
 
-use super::{Beacon, DriverError, Own, Session, SessionKeeper, SessionTtl, Statements};
+use super::{Asking, Beacon, DriverError, Own, Session, SessionKeeper, SessionTtl, Statements};
 use crate::{
     answer::{beacon_taken, limits},
     connect::{Connector, Opened},
@@ -39,6 +39,7 @@ impl Session {
             link,
             random: beacon.random,
             timer: Timer::default(),
+            asking: Asking::default(),
             statements,
             own: Some(own),
         })
@@ -69,6 +70,7 @@ impl Session {
             link,
             random: random(),
             timer: Timer::default(),
+            asking: Asking::default(),
             statements,
             own: None,
         })
