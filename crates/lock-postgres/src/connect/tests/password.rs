@@ -40,6 +40,8 @@ impl Folder {
 
     fn file(&self, content: impl AsRef<[u8]>, mode: u32) -> PasswordSource {
         let path = self.path();
+        // Only root could write to one that was made read-only.
+        let _none_yet = fs::remove_file(&path);
         fs::write(&path, content).unwrap();
         fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
         from(&path)
