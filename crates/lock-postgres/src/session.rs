@@ -28,7 +28,7 @@ mod opening;
 mod ttl;
 
 use asking::Asking;
-use opening::{RENEW_TYPES, initialize};
+use opening::initialize;
 use ttl::SessionTtl;
 
 pub(crate) type DriverError = tokio_postgres::Error;
@@ -65,6 +65,7 @@ struct Statements {
     heartbeat: Statement,
     heartbeat_in_transaction: Statement,
     unlock: Statement,
+    renew: Statement,
 }
 
 #[derive(Debug)]
@@ -72,7 +73,6 @@ struct Own {
     /// The limits that the session had before we set its own.
     inherited: Limits,
     ttl: SessionTtl,
-    renew: Statement,
 }
 
 /// The key of the two-int space that tells whether this session still owns what it took: the TTL in ms, and 32 random bits.
@@ -385,18 +385,11 @@ impl Session {
     pub(crate) async fn exchange(&self, old: Beacon, new: Beacon, idle: i32) -> Result<Proof, DriverError> {
         let text = idle.to_string();
         let parameters: [&(dyn ToSql + Sync); 5] = [&old.ttl_millis, &old.random, &new.ttl_millis, &new.random, &text];
-        let row = match &self.own {
-            Some(own) => {
-                let row = self.client().query_one(&own.renew, &parameters).await?;
-                // One that failed is destroyed.
-                own.ttl.set(new.ttl_millis, idle);
-                row
-            }
-            None => {
-                let typed: Vec<_> = parameters.into_iter().zip(RENEW_TYPES.iter().cloned()).collect();
-                self.client().query_typed_one(sql::RENEW, &typed).await?
-            }
-        };
+        let row = self.client().query_one(&self.statements.renew, &parameters).await?;
+        if let Some(own) = &self.own {
+            // One that failed is destroyed.
+            own.ttl.set(new.ttl_millis, idle);
+        }
         proof(&row, row.try_get("had")? && row.try_get("has")?)
     }
 

@@ -50,20 +50,21 @@ impl Session {
         let prepare = |statement, types| object.prepare_typed_cached(statement, types);
         // The statements come from the connection's own cache, but for the first time. Which server it is must be asked each time:
         // the pool may have reconnected to another.
-        let (identity, try_lock, try_fenced, heartbeat, heartbeat_in_transaction, unlock) = tokio::try_join!(
+        let (identity, try_lock, try_fenced, heartbeat, heartbeat_in_transaction, unlock, renew) = tokio::try_join!(
             object.simple_query(sql::BORROWED_IDENTITY),
             prepare(sql::TRY_BORROWED, LOCK_AND_LIMIT),
             prepare(sql::TRY_BORROWED_FENCED, LOCK_AND_LIMIT),
             prepare(sql::HEARTBEAT, BEACON_AND_LIMIT),
             prepare(sql::HEARTBEAT_IN_TRANSACTION, LIMIT),
             prepare(sql::UNLOCK_BORROWED, LOCK_AND_LIMIT),
+            prepare(sql::RENEW, RENEW_TYPES),
         )
         .map_err(|error| error::wrap(error, "prepare a borrowed session"))?;
         if let Err(error) = ensure_borrowed(&identity, world) {
             drop(deadpool_postgres::Object::take(object));
             return Err(error);
         }
-        let statements = Statements { try_lock, try_fenced, heartbeat, heartbeat_in_transaction, unlock };
+        let statements = Statements { try_lock, try_fenced, heartbeat, heartbeat_in_transaction, unlock, renew };
         let link = Link::Borrowed(Borrowed(object));
         Ok(Self {
             keeper: SessionKeeper(Keeper::new(link.watch())),
@@ -81,7 +82,7 @@ const KEY: &[Type] = &[Type::INT8];
 const LOCK_AND_LIMIT: &[Type] = &[Type::INT8, Type::INT4, Type::INT4, Type::TEXT];
 const LIMIT: &[Type] = &[Type::TEXT];
 const BEACON_AND_LIMIT: &[Type] = &[Type::INT4, Type::INT4, Type::TEXT];
-pub(super) const RENEW_TYPES: &[Type] = &[Type::INT4, Type::INT4, Type::INT4, Type::INT4, Type::TEXT];
+const RENEW_TYPES: &[Type] = &[Type::INT4, Type::INT4, Type::INT4, Type::INT4, Type::TEXT];
 
 /// Our settings, beacon and statements, in one write.
 ///
@@ -100,9 +101,9 @@ pub(super) async fn initialize(client: &Client, beacon: Beacon) -> Result<Option
         client.prepare_typed(sql::UNLOCK, KEY),
         client.prepare_typed(sql::RENEW, RENEW_TYPES),
     )?;
-    let own = Own { inherited: limits(&before)?, ttl: SessionTtl::new(ttl_millis), renew };
+    let own = Own { inherited: limits(&before)?, ttl: SessionTtl::new(ttl_millis) };
     let taken = before.try_get::<_, bool>("beacon")? && before.try_get::<_, bool>("again")?;
-    Ok(taken.then_some((Statements { try_lock, try_fenced, heartbeat, heartbeat_in_transaction, unlock }, own)))
+    Ok(taken.then_some((Statements { try_lock, try_fenced, heartbeat, heartbeat_in_transaction, unlock, renew }, own)))
 }
 
 /// The keys of a `RandomState` come from the system, and each one has others.

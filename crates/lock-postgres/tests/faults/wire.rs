@@ -6,22 +6,28 @@
 
 use std::{
     net::SocketAddr,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 
 use distributed_lock::{Attempt, LockerExt, ScopedLockerExt, Ttl, Wait};
-use libtest_mimic::Trial;
-use lock_postgres::{PostgresLocker, PostgresScopedLocker};
-use lock_testkit::wait_until;
+use futures_util::FutureExt;
+use libtest_mimic::{Failed, Trial};
+use lock_postgres::{PostgresConfig, PostgresLocker, PostgresScopedLocker};
+use lock_testkit::{Cluster, requirement, wait_until};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt, copy},
     net::{TcpListener, TcpStream},
+    runtime::Builder,
     time::sleep,
 };
 
 use crate::{
     bench::{AMPLE, SHORT_TTL, Server, ms, shortened, trial},
     intruder::read,
+    silence::pool,
 };
 
 /// The most that goes into one write while a lock is held.
@@ -30,6 +36,10 @@ const LIMIT: usize = 1_200;
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("wire::sessions_send_short_complete_statements_and_never_listen", statements),
+        requirement::trial("wire::changes_of_a_ttl_that_go_together_are_a_short_write", Cluster::shared, |cluster| {
+            changes(cluster);
+            Ok::<_, Failed>(())
+        }),
         trial("wire::statement_without_an_end_is_found", planted),
         trial("wire::session_that_is_cut_off_while_it_is_reset_ends_by_its_idle_limit", cut_in_reset),
     ]
@@ -37,7 +47,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 
 async fn statements(server: Server) {
     let recorder = Recorder::start(&server).await;
-    let config = || shortened(lock_postgres::PostgresConfig::from_url(recorder.url(&server))).with_hand_over(true);
+    let config = || shortened(PostgresConfig::from_url(recorder.url(&server))).with_hand_over(true);
     let (ours, theirs) = (PostgresLocker::new(&config()).unwrap(), PostgresLocker::new(&config()).unwrap());
     let scoped = PostgresScopedLocker::new(&config()).unwrap();
 
@@ -74,6 +84,36 @@ async fn statements(server: Server) {
     assert!(recorder.statements() > 20, "the recorder saw too little to say anything");
 }
 
+/// As many as may be unanswered at a time. On one thread, so that they are all there before anybody sends one.
+fn changes(cluster: &Cluster) {
+    Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+        let server = Server::on(cluster).await;
+        for borrowed in [false, true] {
+            let recorder = Recorder::start(&server).await;
+            let url = recorder.url(&server);
+            let locker = match borrowed {
+                false => PostgresLocker::new(&PostgresConfig::from_url(url)),
+                true => PostgresLocker::with_pool(pool(url, 1), &PostgresConfig::for_pool()),
+            };
+            let locker = locker.unwrap();
+            let mut guard = locker.acquire("k", ms(60_000)).await.unwrap();
+            let before = recorder.statements();
+            recorder.longest.store(0, Ordering::SeqCst);
+            for more in 0..8 {
+                assert!(guard.renew(ms(50_000 + more)).now_or_never().is_none());
+            }
+            let all = wait_until(AMPLE, "all are sent", async || recorder.statements() >= before + 8);
+            all.await.unwrap();
+            let longest = recorder.longest.load(Ordering::SeqCst);
+            println!("borrowed {borrowed}: {longest} bytes");
+            assert!(longest > LIMIT / 4, "not sent together, borrowed {borrowed}: {longest} bytes");
+            assert!(longest <= LIMIT, "borrowed {borrowed}: {longest} bytes");
+            guard.ensure_valid().unwrap();
+            guard.release().await.unwrap().exclusive().unwrap();
+        }
+    });
+}
+
 /// The check itself can fail.
 async fn planted(server: Server) {
     let recorder = Recorder::start(&server).await;
@@ -96,7 +136,7 @@ async fn cut_in_reset(server: Server) {
             tokio::spawn(cut_after(client, port, "discard"));
         }
     });
-    let config = shortened(lock_postgres::PostgresConfig::from_url(url)).with_watchdog(false);
+    let config = shortened(PostgresConfig::from_url(url)).with_watchdog(false);
     let scoped = PostgresScopedLocker::new(&config).unwrap();
     let ran = scoped.with_transaction("k", Wait::Forever, |_| Box::pin(async { Ok::<_, ()>(1) })).await;
     assert!(matches!(ran.unwrap(), Attempt::Acquired(Ok(1))));
@@ -131,6 +171,8 @@ fn message(kind: u8, body: &[u8]) -> Vec<u8> {
 struct Recorder {
     address: SocketAddr,
     sent: Arc<Mutex<Vec<Vec<u8>>>>,
+    /// The most bytes that came at a time.
+    longest: Arc<AtomicUsize>,
 }
 
 impl Recorder {
@@ -138,7 +180,8 @@ impl Recorder {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (sent, target) = (Arc::<Mutex<Vec<Vec<u8>>>>::default(), ("127.0.0.1", server.port()));
-        let keep = Arc::clone(&sent);
+        let longest = Arc::<AtomicUsize>::default();
+        let (keep, most) = (Arc::clone(&sent), Arc::clone(&longest));
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
                 let server = TcpStream::connect(target).await.unwrap();
@@ -147,13 +190,14 @@ impl Recorder {
                     sent.push(Vec::new());
                     sent.len() - 1
                 };
-                let keep = Arc::clone(&keep);
+                let (keep, most) = (Arc::clone(&keep), Arc::clone(&most));
                 tokio::spawn(async move {
                     let ((mut from_client, mut to_client), (mut from_server, mut to_server)) =
                         (client.into_split(), server.into_split());
                     let back = tokio::spawn(async move { copy(&mut from_server, &mut to_client).await });
                     let mut chunk = [0; 8_192];
                     while let Ok(read @ 1..) = from_client.read(&mut chunk).await {
+                        most.fetch_max(read, Ordering::SeqCst);
                         keep.lock().unwrap()[index].extend_from_slice(&chunk[..read]);
                         if to_server.write_all(&chunk[..read]).await.is_err() {
                             break;
@@ -164,7 +208,7 @@ impl Recorder {
                 });
             }
         });
-        Self { address, sent }
+        Self { address, sent, longest }
     }
 
     fn url(&self, server: &Server) -> String {
