@@ -161,7 +161,10 @@ impl Flight<'_> {
         if old.ttl() == renewal.timing.ttl() {
             return None;
         }
-        let longest = old.ttl().max(renewal.timing.ttl());
+        // Which of those under way the server has carried out is not known.
+        let confirmed = self.lease.terms().timing.ttl();
+        let under_way = self.sent.iter().map(|sent| sent.terms.timing.ttl());
+        let longest = under_way.fold(confirmed.max(renewal.timing.ttl()), Duration::max);
         self.talk.bound_by(ghost_bound(&self.lease.core.settings.session, longest));
         let Owner::Session(beacon) = self.latest.owner else { return None };
         self.latest.owner = Owner::Session(self.talk.session().beacon(&renewal.timing));

@@ -9,10 +9,11 @@ use std::{
     time::Duration,
 };
 
-use distributed_lock::{Backend, Contention, ErrorKind, LockerExt, LossCause, ScopedLockerExt, Ttl};
+use distributed_lock::{Backend, Contention, ErrorKind, LockGuard, LockerExt, LossCause, ScopedLockerExt, Ttl};
+use futures_util::FutureExt;
 use libtest_mimic::Trial;
 use lock_postgres::{PostgresConfig, PostgresLocker, PostgresScopedLocker};
-use lock_testkit::{Detector, observe::Session, proxy::Flow, requirement::rounds, wait_until};
+use lock_testkit::{Detector, Proxy, observe::Session, proxy::Flow, requirement::rounds, wait_until};
 use tokio::{
     task::JoinSet,
     time::{Instant, sleep, timeout},
@@ -33,6 +34,10 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial(
             "pool::place_of_a_hold_renewed_to_a_longer_ttl_comes_back_only_with_the_end_of_its_session",
             renewed_place,
+        ),
+        trial(
+            "pool::place_of_a_hold_with_two_changes_under_way_comes_back_only_with_the_end_of_its_session",
+            changing_place,
         ),
         trial("pool::session_ended_while_it_lay_in_the_pool_is_replaced_unseen", ended_in_the_pool),
     ]
@@ -264,14 +269,42 @@ async fn handed_in(server: Server) {
 /// The server keeps the session for the new TTL, which is longer than it would have kept it before. Nothing tells us of its end.
 async fn renewed_place(server: Server) {
     let renewed = ms(3_000);
+    let change = async |guard: &mut LockGuard, proxy: &Proxy| {
+        guard.renew(renewed).await.unwrap();
+        proxy.both(Flow::Drop);
+    };
+    place_comes_back(server, ms(1_000), renewed, change).await;
+}
+
+/// Neither has reached the server, which keeps the session for the first TTL.
+async fn changing_place(server: Server) {
+    let first = ms(5_000);
+    let change = async |guard: &mut LockGuard, proxy: &Proxy| {
+        proxy.both(Flow::Drop);
+        for ttl in [ms(1_500), ms(1_600)] {
+            proxy.reset_counts();
+            assert!(guard.renew(ttl).now_or_never().is_none());
+            let is_sent = wait_until(AMPLE, "it is sent", async || proxy.counts().frontend(b'B') > 0);
+            is_sent.await.unwrap();
+        }
+    };
+    place_comes_back(server, first, first, change).await;
+}
+
+/// Of a hold that is dropped after a change; `longest` is what the server keeps its session for.
+async fn place_comes_back(
+    server: Server,
+    ttl: Duration,
+    longest: Duration,
+    change: impl AsyncFnOnce(&mut LockGuard, &Proxy),
+) {
     let (proxy, config) = server.proxy();
     let config = config.with_heartbeat_interval(ms(100)).with_query_timeout(ms(500)).with_session_ttl(ms(1_000));
     let config = config.with_pool_size(1).with_conn_wait_timeout(ms(20)).with_watchdog(false);
     let locker = PostgresLocker::new(&config).unwrap();
-    let mut guard = locker.acquire("k", ms(1_000)).await.unwrap();
+    let mut guard = locker.acquire("k", ttl).await.unwrap();
     let pid = server.holder().await;
-    guard.renew(renewed).await.unwrap();
-    proxy.both(Flow::Drop);
+    change(&mut guard, &proxy).await;
     let destroyed = Instant::now();
     drop(guard);
     // With the place a try gets as far as connecting, which nobody answers.
@@ -286,7 +319,7 @@ async fn renewed_place(server: Server) {
     assert_eq!(refused.await.expect("the place comes back").kind(), ErrorKind::Unavailable);
     let (sessions, took) = (server.pooled().await, destroyed.elapsed());
     let is_gone = sessions.iter().all(|session| session.pid != pid);
-    assert!(is_gone || took >= renewed + CHECK_INTERVAL, "the place came back after {took:?}: {sessions:?}");
+    assert!(is_gone || took >= longest + CHECK_INTERVAL, "the place came back after {took:?}: {sessions:?}");
     proxy.pass();
     locker.close().await.unwrap();
     server.quiet().await;
