@@ -271,8 +271,8 @@ fn judge(answer: Result<Proof, tokio_postgres::Error>, owner: Owner) -> Result<P
     }
 }
 
-/// Ends the lease, and the session when its turn ends.
-async fn lost(lease: &Lease, talk: Talk, loss: Loss) {
+/// Ends the lease, and the session when its turn ends. `told`: what the holder went by.
+async fn lost(lease: &Lease, talk: Talk, loss: Loss, told: Terms) {
     let may_be_ours = loss.cause() == LossCause::HeartbeatTimeout;
     // Before the turn ends, since the first end stays.
     lease.record.lose(loss);
@@ -281,7 +281,7 @@ async fn lost(lease: &Lease, talk: Talk, loss: Loss) {
         // The holder is told at once, but the socket stays open until the deadline. A server that is only slow, or whose answers are
         // lost, or that refused to answer, would let others in as soon as it closes, while the holder's work may still be ending. The end of the guard closes it
         // before. Half the margin more costs nobody anything: the server waits for all of it.
-        let Terms { deadline, timing, .. } = lease.terms();
+        let Terms { deadline, timing, .. } = told;
         sleep((deadline + timing.margin() / 2).saturating_duration_since(lease.core.clock.now())).await;
     }
     drop(talk);

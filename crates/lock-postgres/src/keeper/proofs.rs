@@ -30,6 +30,7 @@ pub(super) async fn prove(lease: &Arc<Lease>, talk: Talk, bell: &Notify, clocks:
         // Before those who wait for an answer find that there will be none: whoever ends the hold first says why.
         lease.record.lose(loss.clone());
     }
+    let told = flight.told();
     drop(flight);
     match flown {
         Ok(()) => {
@@ -37,7 +38,7 @@ pub(super) async fn prove(lease: &Arc<Lease>, talk: Talk, bell: &Notify, clocks:
             true
         }
         Err(loss) => {
-            lost(lease, talk, loss).await;
+            lost(lease, talk, loss, told).await;
             false
         }
     }
@@ -169,6 +170,13 @@ impl Flight<'_> {
         let Owner::Session(beacon) = self.latest.owner else { return None };
         self.latest.owner = Owner::Session(self.talk.session().beacon(&renewal.timing));
         Some(beacon)
+    }
+
+    /// The terms that the holder was told to go by: what was agreed, unless a shortening is under way.
+    fn told(&self) -> Terms {
+        let agreed = self.lease.terms();
+        let under_way = self.sent.iter().map(|sent| sent.terms);
+        under_way.fold(agreed, |told, terms| if terms.deadline < told.deadline { terms } else { told })
     }
 
     /// A shortening counts from before the send, a lengthening once it is confirmed.

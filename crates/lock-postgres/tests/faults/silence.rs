@@ -15,7 +15,7 @@ use tokio::{
 };
 use tokio_postgres::NoTls;
 
-use crate::bench::{AMPLE, Server, ms, shortened, state_of, trial};
+use crate::bench::{AMPLE, Server, Watch, ms, shortened, state_of, trial};
 
 pub(crate) fn trials() -> Vec<Trial> {
     let on_one_thread = |name, test: fn(&Cluster)| {
@@ -27,6 +27,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("silence::work_in_its_grace_has_ended_before_another_gets_in", work_in_its_grace),
         trial("silence::work_whose_heartbeat_was_refused_has_ended_before_another_gets_in", refused_heartbeat),
+        trial("silence::refused_shortening_frees_the_key_by_the_deadline_that_the_holder_was_told", refused_shortening),
         trial("silence::ping_of_a_silent_server_ends", ping_ends),
         trial("silence::closing_waits_for_a_release_in_flight", closing_waits),
         trial("silence::wait_over_a_slow_network_elapses_and_is_no_error", slow_network),
@@ -56,6 +57,23 @@ async fn refused_heartbeat(server: Server) {
     let refuse = "REVOKE EXECUTE ON FUNCTION pg_catalog.pg_try_advisory_lock(int4, int4) FROM public";
     let loss = work_until_dropped(&server, &locker, async || admin.batch_execute(refuse).await.unwrap()).await;
     assert_eq!((loss.cause(), state_of(&loss).as_deref()), (LossCause::HeartbeatTimeout, Some("42501")));
+}
+
+/// Nobody works under the lock any more by then, though the server has agreed to no more than the longer TTL of before.
+async fn refused_shortening(server: Server) {
+    let admin = server.admin().await;
+    admin.batch_execute("CREATE ROLE refused_shortening LOGIN").await.unwrap();
+    let locker = PostgresLocker::from_url(&server.url_of("refused_shortening")).unwrap();
+    let mut guard = locker.acquire("k", ms(16_000)).await.unwrap();
+    let rival = server.rival("k", &guard.hold()).await;
+    let refuse = "REVOKE EXECUTE ON FUNCTION pg_catalog.pg_try_advisory_lock(int4, int4) FROM public";
+    admin.batch_execute(refuse).await.unwrap();
+    let watch = Watch::start();
+    assert_eq!(guard.renew(ms(2_000)).await.unwrap_err().kind(), ErrorKind::Lost);
+    let allow = "GRANT EXECUTE ON FUNCTION pg_catalog.pg_try_advisory_lock(int4, int4) TO public";
+    admin.batch_execute(allow).await.unwrap();
+    let (_rival, at) = rival.granted().await;
+    watch.at_within(at, ms(2_000), "the key of a hold whose shortening was refused is free");
 }
 
 /// Work that is told of the loss, and ends only when it is dropped, while another queues for the key.
