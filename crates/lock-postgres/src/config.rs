@@ -136,7 +136,7 @@ impl PostgresConfig {
     /// It runs within the time that connecting has (`connect_timeout` in the URL, 5 s) and is dropped at the end of it, so it must
     /// be cancel safe and should keep what it can give again. Its error is the source of ours, of kind `Unavailable`, so that
     /// it is tried again; or `Denied` if it is a [`distributed_lock::Error`] of that kind. It is printed, so it must not hold a
-    /// secret. A panic is `Unavailable` too.
+    /// secret. A panic is `Unavailable` too. The connection that keeps house is opened on a thread of its own, and asks there.
     ///
     /// ```
     /// use lock_postgres::{PostgresConfig, PostgresLocker};

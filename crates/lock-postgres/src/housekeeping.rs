@@ -1,5 +1,6 @@
 //! One connection beside the pool that owns no locks. It does what sessions that own locks must not: look at others, send and
-//! hear requests to step down, end holders that were cut off. Opened when it is first needed.
+//! hear requests to step down, end holders that were cut off. Opened when it is first needed, on a thread of its own: whoever needs it
+//! may be on a runtime that is blocked, or not polled any more.
 
 use std::{
     fmt,
@@ -11,8 +12,8 @@ use std::{
     time::Duration,
 };
 
-use distributed_lock::Result;
-use tokio::{sync::Notify, time::timeout};
+use distributed_lock::{Error, ErrorKind, Result};
+use tokio::{runtime::Handle, sync::Notify, time::timeout};
 use tokio_postgres::{
     Row,
     types::{ToSql, Type},
@@ -27,6 +28,7 @@ use crate::{
     error,
     lease::Lease,
     registry::Registry,
+    runtime::OwnRuntime,
     sql,
     watchdog::{self, Watched},
     world::WorldCell,
@@ -66,11 +68,12 @@ pub(crate) struct Desk {
     /// Cancelled when the locker is closed or dropped.
     over: CancellationToken,
     // Std mutexes: never held across an await.
+    runtime: Mutex<Option<OwnRuntime>>,
     session: Mutex<Option<Arc<HouseSession>>>,
     list: Mutex<List>,
     bell: Notify,
     not_allowed: AtomicBool,
-    /// One at a time, so that there is no more than one session.
+    /// One at a time, so that there is no more than one session. Only tasks of our own thread wait for their turn.
     opening: tokio::sync::Mutex<()>,
 }
 
@@ -90,6 +93,7 @@ impl Housekeeping {
             interval: watchdog::interval(&settings.session),
             limit: settings.session.query_timeout(),
             over: CancellationToken::new(),
+            runtime: Mutex::default(),
             session: Mutex::default(),
             list: Mutex::default(),
             bell: Notify::new(),
@@ -116,17 +120,26 @@ impl Housekeeping {
         self.0.ask(statement, parameters, doing).await
     }
 
-    /// Ends the session at once. What it gives completes when the server has let go of it, or soon after: it owns nothing.
+    /// Ends the session at once. What it gives completes when the server has let go of it, also of one that is being opened, or soon
+    /// after: it owns nothing. Completed or dropped, it has ended the thread.
     pub(crate) fn close(&self) -> impl Future<Output = ()> + use<> {
-        self.0.over.cancel();
-        let session = self.0.session().take();
+        let desk = Arc::clone(&self.0);
+        desk.over.cancel();
+        let runtime = desk.runtime().take();
+        let session = desk.session().take();
         if let Some(session) = &session {
             session.socket.shutdown_write();
         }
         async move {
-            if let Some(session) = session {
-                let _ = timeout(CLOSE_LIMIT, session.socket.until_eof()).await;
-            }
+            let _ = timeout(CLOSE_LIMIT, async {
+                if let Some(session) = session {
+                    // An error means that its end was not seen.
+                    let _ = session.socket.until_eof().await;
+                }
+                let _last = desk.opening.lock().await;
+            })
+            .await;
+            drop(runtime);
         }
     }
 }
@@ -148,6 +161,10 @@ impl Desk {
         self.session.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn runtime(&self) -> MutexGuard<'_, Option<OwnRuntime>> {
+        self.runtime.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn list(&self) -> MutexGuard<'_, List> {
         self.list.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -157,29 +174,71 @@ impl Desk {
         self.session().clone().filter(|session| !session.is_over())
     }
 
-    /// The session, and whether it was in use before. Opens it if need be.
-    async fn reach(&self) -> Result<(Arc<HouseSession>, bool)> {
+    /// Our own thread, started when it is first needed.
+    fn home(&self) -> Result<Handle> {
+        let mut runtime = self.runtime();
+        // Asked under the lock, so that closing either finds the thread or is found.
+        if self.over.is_cancelled() {
+            return Err(closed());
+        }
+        let home = match runtime.take() {
+            Some(home) => home,
+            None => OwnRuntime::start()?,
+        };
+        Ok(runtime.insert(home).handle().clone())
+    }
+
+    /// The session, and whether it was in use before. Opens it if need be. Cancel safe: what was begun is finished.
+    async fn reach(self: &Arc<Self>) -> Result<(Arc<HouseSession>, bool)> {
         if let Some(session) = self.current() {
             return Ok((session, true));
         }
-        // Whoever has the turn may be on a runtime that nobody polls: rather one session too many for a while than none.
-        let _turn = timeout(self.limit, self.opening.lock()).await;
+        let desk = Arc::clone(self);
+        let reached = self.home()?.spawn(async move { desk.reach_at_home().await });
+        reached.await.unwrap_or_else(|error| match self.over.is_cancelled() {
+            true => Err(closed()),
+            false => {
+                let message = "BUG: the housekeeping session was not opened";
+                Err(Error::new(ErrorKind::Other, message).with_source(error))
+            }
+        })
+    }
+
+    async fn reach_at_home(&self) -> Result<(Arc<HouseSession>, bool)> {
+        let Ok(_turn) = timeout(self.limit, self.opening.lock()).await else {
+            let message = format!("the housekeeping session was not opened within {:?}", self.limit);
+            return Err(Error::new(ErrorKind::Unavailable, message));
+        };
+        if self.over.is_cancelled() {
+            return Err(closed());
+        }
         if let Some(session) = self.current() {
             return Ok((session, true));
         }
         let opened = Arc::new(self.open().await?);
+        if self.settle(&opened) {
+            return Ok((opened, false));
+        }
+        // Closing waits for our turn to end.
+        opened.socket.shutdown_write();
+        let _ = timeout(CLOSE_LIMIT, opened.socket.until_eof()).await;
+        Err(closed())
+    }
+
+    /// Makes it the one that all use; `false` if it comes too late.
+    fn settle(&self, opened: &Arc<HouseSession>) -> bool {
         let mut slot = self.session();
         // Asked under the lock, so that closing either finds the session or is found.
         if self.over.is_cancelled() {
-            return Err(closed());
+            return false;
         }
-        *slot = Some(Arc::clone(&opened));
-        Ok((opened, false))
+        *slot = Some(Arc::clone(opened));
+        true
     }
 
     /// Asks the server something that may be asked twice: once more if the session had ended while nobody used it.
     pub(crate) async fn ask(
-        &self,
+        self: &Arc<Self>,
         statement: &str,
         parameters: &[Parameter<'_>],
         doing: &'static str,
@@ -211,7 +270,7 @@ impl Desk {
     }
 
     /// Asks the holder of this id, or only this backend, to step down; which backend it was.
-    async fn request_step_down(&self, id: i64, sender: Sender, only: Option<i32>) -> Result<Option<i32>> {
+    async fn request_step_down(self: &Arc<Self>, id: i64, sender: Sender, only: Option<i32>) -> Result<Option<i32>> {
         let payload = payload(self.ear.namespace(), id, sender);
         let parameters = [(&id as _, Type::INT8), (&payload as _, Type::TEXT), (&only as _, Type::INT4)];
         let asked = self.ask(sql::REQUEST_STEP_DOWN, &parameters, "ask a holder to step down").await?;

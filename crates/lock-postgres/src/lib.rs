@@ -25,7 +25,7 @@
 //! | dropped future or guard | nothing stays beyond 0.6 s, without a runtime too |
 //! | fencing | tokens grow over releases, crashes and restarts of one server; on by default, scoped runs must ask |
 //! | connections | one per hold and per waiter, never more than `pool_size` (8); `ping` may open one beside the pool |
-//! | housekeeping | one connection more: for `Inspect`, with `hand_over`, and while somebody waits for longer than 3.4 s |
+//! | housekeeping | one connection more, on a thread of its own: for `Inspect`, with `hand_over`, and while somebody waits for longer than 3.4 s |
 //! | transaction form | no TTL: what the body did commits with the lock or not at all; a body silent for 17 s loses it |
 //!
 //! Over a pool that you bring (`with_pool`), drop and notice are weaker, as its docs say.
@@ -60,6 +60,7 @@ mod promises;
 mod reaper;
 mod registry;
 mod reserved;
+mod runtime;
 mod scoped;
 mod session;
 mod sql;

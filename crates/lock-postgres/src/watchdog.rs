@@ -6,6 +6,7 @@
 
 use std::{
     borrow::Cow,
+    sync::Arc,
     time::{Duration, SystemTime},
 };
 
@@ -61,7 +62,7 @@ pub(crate) fn note(session: &Timing, watched: Option<Watched>) -> Cow<'static, s
 }
 
 /// One round over the holders of these ids. Whether we were allowed to look and to act.
-pub(crate) async fn round(desk: &Desk, ids: &[i64]) -> Result<bool> {
+pub(crate) async fn round(desk: &Arc<Desk>, ids: &[i64]) -> Result<bool> {
     let of_ids = || -> Parameter<'_> { (&ids, Type::INT8_ARRAY) };
     let seen = desk.ask(sql::SILENT, &[of_ids()], "look for silent holders").await?;
     let mut allowed = true;

@@ -28,7 +28,7 @@ pub(super) struct HouseSession {
 }
 
 impl HouseSession {
-    /// Spawns what polls the connection, on the caller's runtime.
+    /// Spawns what polls the connection, on the runtime on which it was opened.
     fn drive(opened: Opened, ear: Ear) -> Self {
         let Opened { client, mut connection, socket, .. } = opened;
         let ended = CancellationToken::new();

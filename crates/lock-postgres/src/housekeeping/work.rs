@@ -7,6 +7,7 @@ use std::{
     time::Duration,
 };
 
+use distributed_lock::ErrorKind;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::{Desk, Housekeeping, Sender};
@@ -93,11 +94,14 @@ impl Housekeeping {
 }
 
 impl Desk {
-    /// Has the list worked off, on the caller's runtime unless somebody does it already.
+    /// Has the list worked off, on our own thread unless somebody does it already.
     fn work(desk: &Arc<Self>) {
-        if !std::mem::replace(&mut desk.list().working, true) {
-            let mut work = Working { desk: Arc::clone(desk), done: false };
-            tokio::spawn(async move {
+        if std::mem::replace(&mut desk.list().working, true) {
+            return;
+        }
+        let mut work = Working { desk: Arc::clone(desk), done: false };
+        match desk.home() {
+            Ok(home) => drop(home.spawn(async move {
                 let desk = Arc::clone(&work.desk);
                 // Both arms are cancel safe.
                 tokio::select! {
@@ -105,7 +109,15 @@ impl Desk {
                     () = desk.over.cancelled() => {}
                     () = work.work_off() => {}
                 }
-            });
+            })),
+            Err(error) if error.kind() == ErrorKind::Closed => {}
+            Err(error) => {
+                tracing::warn!(
+                    target: "lock_postgres",
+                    %error,
+                    "nobody watches over waits, asks holders to step down or hears such requests for now"
+                );
+            }
         }
     }
 
@@ -117,7 +129,7 @@ impl Desk {
     }
 
     /// Asks holders on behalf of the waiters whose time it is.
-    async fn ask_holders(&self, wants: &[(u64, Want)]) {
+    async fn ask_holders(self: &Arc<Self>, wants: &[(u64, Want)]) {
         let now = Instant::now();
         for (ticket, want) in wants {
             let Some(request) = want.request.filter(|request| request.due <= now) else { continue };
@@ -133,7 +145,7 @@ impl Desk {
         }
     }
 
-    async fn watch(&self, wants: &[(u64, Want)]) {
+    async fn watch(self: &Arc<Self>, wants: &[(u64, Want)]) {
         let mut ids: Vec<_> = wants.iter().map(|(_, want)| want.id).collect();
         ids.sort_unstable();
         ids.dedup();
@@ -149,7 +161,7 @@ impl Desk {
     }
 }
 
-/// The task at work. Dropped, as with its runtime, it lets the next one begin.
+/// The task at work. Dropped, as without a runtime, it lets the next one begin.
 struct Working {
     desk: Arc<Desk>,
     /// The list says so already.

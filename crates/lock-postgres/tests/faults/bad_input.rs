@@ -50,7 +50,7 @@ pub(crate) fn collect_log() {
     tracing::subscriber::set_global_default(Collector).unwrap();
 }
 
-fn log() -> String {
+pub(crate) fn log() -> String {
     LOG.lock().unwrap_or_else(PoisonError::into_inner).clone()
 }
 

@@ -10,6 +10,7 @@ mod closing;
 mod deadlines;
 mod dropping;
 mod frozen;
+mod housekeeping;
 mod in_flight;
 mod inspect;
 mod intruder;
@@ -33,14 +34,14 @@ use std::process::ExitCode;
 use libtest_mimic::{Arguments, Trial};
 
 fn main() -> ExitCode {
-    if let Some(exit) = frozen::holder() {
+    if let Some(exit) = frozen::holder().or_else(housekeeping::without_a_thread) {
         return exit;
     }
     bad_input::collect_log();
     let mut arguments = Arguments::from_args();
     // They wait for timers far more than they work.
     arguments.test_threads.get_or_insert(6);
-    let themes: [fn() -> Vec<Trial>; 21] = [
+    let themes: [fn() -> Vec<Trial>; 22] = [
         loss::trials,
         neglected::trials,
         frozen::trials,
@@ -59,6 +60,7 @@ fn main() -> ExitCode {
         in_flight::trials,
         cases::trials,
         closing::trials,
+        housekeeping::trials,
         inspect::trials,
         watchdog::trials,
         beacon::trials,

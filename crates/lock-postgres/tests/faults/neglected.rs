@@ -104,7 +104,7 @@ fn unpolled_wait(cluster: &Cluster) {
     });
 }
 
-/// The housekeeping session is being opened on a runtime that is then not polled any more.
+/// The first who asks, while nothing answers, is on a runtime that is then not polled any more.
 fn unpolled_opening(cluster: &Cluster) {
     let (main, first) = (many_threads(), one_thread());
     let server = main.block_on(Server::on(cluster));
