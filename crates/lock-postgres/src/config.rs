@@ -5,7 +5,7 @@ use serde::Deserialize;
 
 use crate::{
     KeyScheme,
-    connect::{PasswordCallback, PasswordFile, PasswordSource},
+    connect::{ConnectionString, Connector, PasswordCallback, PasswordFile, PasswordSource},
     timing::{MAX_TTL, Timing},
 };
 
@@ -308,6 +308,12 @@ impl PostgresConfig {
                 Err(InvalidInput::new(field, "given", "belongs to a pool of our own: leave it out beside a pool"))
             }
         }
+    }
+
+    /// How connections of our own are opened.
+    pub(crate) fn connector(&self) -> Result<Connector, InvalidInput> {
+        let url = self.url().ok_or_else(|| InvalidInput::new("url", "none", "must be given: a PostgreSQL URL"))?;
+        Connector::new(url.parse::<ConnectionString>()?, self.password()?)
     }
 
     /// The settings if all of them keep their rules, else one error that names every fault.

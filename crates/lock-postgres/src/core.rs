@@ -20,7 +20,7 @@ use crate::{
     borrowed::BorrowedPool,
     budget::unanswered,
     config::{PostgresConfig, Settings},
-    connect::{ConnectionString, Connector},
+    connect::Connector,
     housekeeping::Housekeeping,
     lease::Lease,
     pool::{OwnPool, SessionPool},
@@ -68,8 +68,7 @@ impl Core {
     /// With a pool of our own, which connects when it is first used.
     pub(crate) fn new(config: &PostgresConfig) -> Result<Self> {
         let settings = config.settings()?;
-        let url = config.url().ok_or_else(|| InvalidInput::new("url", "none", "must be given: a PostgreSQL URL"))?;
-        let connector = Connector::new(url.parse::<ConnectionString>()?, config.password()?)?;
+        let connector = config.connector()?;
         let idle = server_millis(settings.session.ttl());
         let world = Arc::new(WorldCell::default());
         let bound = ghost_bound(&settings.session, settings.session.ttl());

@@ -63,6 +63,8 @@ mod reserved;
 mod runtime;
 mod scoped;
 mod session;
+#[cfg(feature = "shared-session")]
+mod shared;
 mod sql;
 mod timer;
 mod timing;
@@ -75,6 +77,9 @@ pub use config::PostgresConfig;
 pub use key::KeyScheme;
 pub use locker::PostgresLocker;
 pub use scoped::PostgresScopedLocker;
+#[cfg(feature = "shared-session")]
+#[doc(hidden)]
+pub use shared::PostgresSharedSession;
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

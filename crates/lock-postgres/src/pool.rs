@@ -24,7 +24,7 @@ use crate::{
 };
 
 /// How much later than the wait for a place a connection that is being opened is given up.
-const CONNECT_SLACK: Duration = Duration::from_millis(200);
+pub(crate) const CONNECT_SLACK: Duration = Duration::from_millis(200);
 
 /// How long closing waits for the end of a session that owns nothing.
 const CLOSE_LIMIT: Duration = Duration::from_secs(1);

@@ -24,10 +24,12 @@ use crate::{
 };
 
 mod asking;
+mod batch;
 mod opening;
 mod ttl;
 
 use asking::Asking;
+pub(crate) use batch::{Batch, BatchAnswer};
 use opening::initialize;
 use ttl::SessionTtl;
 

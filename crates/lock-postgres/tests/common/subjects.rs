@@ -18,6 +18,8 @@ pub(crate) fn subjects() -> Vec<Arc<dyn Subject>> {
         Arc::new(Postgres { name: "postgres_scoped", suites: &[Suite::Scoped], pool: Pool::Own }),
         Arc::new(Postgres { name: "postgres_pool", suites: &[Suite::Locker], pool: Pool::Users }),
         Arc::new(Postgres { name: "postgres_pool_scoped", suites: &[Suite::Scoped], pool: Pool::Users }),
+        #[cfg(feature = "shared-session")]
+        Arc::new(Postgres { name: "postgres_shared", suites: &[Suite::Locker], pool: Pool::Lanes }),
     ]
 }
 
@@ -33,6 +35,9 @@ struct Postgres {
 enum Pool {
     Own,
     Users,
+    /// Those of a shared session.
+    #[cfg(feature = "shared-session")]
+    Lanes,
 }
 
 #[async_trait]
@@ -47,6 +52,10 @@ impl Subject for Postgres {
         self.suites
     }
     fn deviation(&self, case: &str) -> Option<&'static str> {
+        #[cfg(feature = "shared-session")]
+        if let (Pool::Lanes, "loss_of_one_key_leaves_the_others_alone") = (self.pool, case) {
+            return Some("the keys of one lane are lost together");
+        }
         let unpolled = "guard_dropped_while_its_runtime_is_not_polled_frees_the_key";
         matches!((self.pool, case), (Pool::Users, case) if case == unpolled)
             .then_some("only the runtime of the user's pool can close its sockets")
@@ -89,16 +98,20 @@ impl PostgresStore {
 #[async_trait]
 impl Store for PostgresStore {
     async fn locker(&self) -> Result<Option<Arc<dyn Locker>>> {
-        Ok(Some(Arc::new(match self.pool {
-            Pool::Own => PostgresLocker::from_url(&self.url)?,
-            Pool::Users => PostgresLocker::with_pool(self.users_pool()?, &PostgresConfig::for_pool())?,
-        })))
+        Ok(Some(match self.pool {
+            Pool::Own => Arc::new(PostgresLocker::from_url(&self.url)?),
+            Pool::Users => Arc::new(PostgresLocker::with_pool(self.users_pool()?, &PostgresConfig::for_pool())?),
+            #[cfg(feature = "shared-session")]
+            Pool::Lanes => Arc::new(lock_postgres::PostgresSharedSession::from_url(&self.url)?),
+        }))
     }
 
     async fn scoped(&self) -> Result<Option<Arc<dyn ScopedLocker>>> {
         Ok(Some(Arc::new(match self.pool {
             Pool::Own => PostgresScopedLocker::from_url(&self.url)?,
             Pool::Users => PostgresScopedLocker::with_pool(self.users_pool()?, &PostgresConfig::for_pool())?,
+            #[cfg(feature = "shared-session")]
+            Pool::Lanes => return Ok(None),
         })))
     }
 
