@@ -23,8 +23,8 @@ const CATALOGUE: [&str; 12] = [
 ];
 
 /// What may stand right before a parenthesis in a statement and is grammar, not a function.
-const GRAMMAR: [&str; 26] = [
-    "all", "and", "any", "as", "by", "case", "cast", "coalesce", "conflict", "do", "else", "exists", "filter",
+const GRAMMAR: [&str; 27] = [
+    "all", "and", "any", "array", "as", "by", "case", "cast", "coalesce", "conflict", "do", "else", "exists", "filter",
     "greatest", "in", "join", "least", "not", "nullif", "on", "operator", "or", "over", "select", "using", "values",
 ];
 

@@ -21,7 +21,7 @@ use crate::{
     budget::unanswered,
     config::{PostgresConfig, Settings},
     connect::Connector,
-    housekeeping::Housekeeping,
+    housekeeping::{Hears, Housekeeping},
     lease::Lease,
     pool::{OwnPool, SessionPool},
     promises,
@@ -67,13 +67,18 @@ impl fmt::Debug for Core {
 impl Core {
     /// With a pool of our own, which connects when it is first used.
     pub(crate) fn new(config: &PostgresConfig) -> Result<Self> {
+        Self::heard_beside(config, None)
+    }
+
+    /// The same with somebody who is told what the housekeeping session hears.
+    pub(crate) fn heard_beside(config: &PostgresConfig, beside: Option<Arc<dyn Hears>>) -> Result<Self> {
         let settings = config.settings()?;
         let connector = config.connector()?;
         let idle = server_millis(settings.session.ttl());
         let world = Arc::new(WorldCell::default());
         let bound = ghost_bound(&settings.session, settings.session.ttl());
         let pool = OwnPool::new(connector.clone(), idle, Arc::clone(&world), settings.pool_size, bound);
-        Ok(Self::on(SessionPool::Own(pool), Some(connector), settings, world))
+        Ok(Self::on(SessionPool::Own(pool), Some((connector, beside)), settings, world))
     }
 
     /// On connections borrowed from this pool.
@@ -89,10 +94,16 @@ impl Core {
         Ok(Self::on(pool, None, settings, world))
     }
 
-    fn on(pool: SessionPool, connector: Option<Connector>, settings: Settings, world: Arc<WorldCell>) -> Self {
+    fn on(
+        pool: SessionPool,
+        housekeeping: Option<(Connector, Option<Arc<dyn Hears>>)>,
+        settings: Settings,
+        world: Arc<WorldCell>,
+    ) -> Self {
         let registry = Arc::<Registry<Lease>>::default();
-        let housekeeping = connector
-            .map(|connector| Housekeeping::new(connector, &settings, Arc::clone(&world), Arc::clone(&registry)));
+        let housekeeping = housekeeping.map(|(connector, beside)| {
+            Housekeeping::new(connector, &settings, Arc::clone(&world), Arc::clone(&registry), beside)
+        });
         Self {
             id: BackendId::fresh(),
             pool,
@@ -171,6 +182,12 @@ impl Core {
                 format!("not every session ended within {limit:?}; call close again, or let the server end them");
             Err(Error::new(ErrorKind::Unavailable, message))
         })
+    }
+
+    /// Nothing is begun any more.
+    #[cfg(feature = "shared-session")]
+    pub(crate) fn tell_closed(&self) {
+        self.closed.tell();
     }
 
     pub(crate) fn ensure_open(&self) -> Result<()> {

@@ -63,6 +63,17 @@ pub(crate) fn wrap(error: tokio_postgres::Error, doing: &'static str) -> Error {
     with_state(Error::new(classify(&error), format!("could not {doing}")), error)
 }
 
+/// The same of an error that several are told.
+#[cfg(feature = "shared-session")]
+pub(crate) fn shared(error: &std::sync::Arc<tokio_postgres::Error>, doing: &'static str) -> Error {
+    let told = crate::link::SharedError(std::sync::Arc::clone(error));
+    let ours = Error::new(classify(error), format!("could not {doing}")).with_source(told);
+    match error.code() {
+        Some(state) => ours.with_code(state.code().to_owned()),
+        None => ours,
+    }
+}
+
 /// Whether it says that the session was over before the statement could be carried out, or ended with it.
 pub(crate) fn ended_session(error: &tokio_postgres::Error) -> bool {
     server_ended_session(error) || (error.code().is_none() && error.is_closed())

@@ -40,7 +40,7 @@ mod work;
 
 use session::HouseSession;
 use step_down::Ear;
-pub(crate) use step_down::{Sender, payload};
+pub(crate) use step_down::{Hears, Sender, payload};
 use work::List;
 pub(crate) use work::Wanted;
 
@@ -59,7 +59,8 @@ pub(crate) struct Desk {
     connector: Connector,
     world: Arc<WorldCell>,
     ear: Ear,
-    hand_over: bool,
+    /// What it listens to, if anything.
+    listens_to: Option<&'static str>,
     watchdog: bool,
     /// How often the watchdog looks, at the least.
     interval: Duration,
@@ -83,12 +84,21 @@ impl Housekeeping {
         settings: &Settings,
         world: Arc<WorldCell>,
         registry: Arc<Registry<Lease>>,
+        beside: Option<Arc<dyn Hears>>,
     ) -> Self {
+        let listens_to = match (settings.hand_over, &beside) {
+            (true, None) => Some(sql::LISTEN),
+            #[cfg(feature = "shared-session")]
+            (true, Some(_)) => Some(crate::sql_lanes::LISTEN_TO_ALL),
+            #[cfg(feature = "shared-session")]
+            (false, Some(_)) => Some(crate::sql_lanes::LISTEN),
+            _ => None,
+        };
         Self(Arc::new(Desk {
             connector: connector.for_housekeeping(),
             world,
-            ear: Ear::new(registry, settings.namespace),
-            hand_over: settings.hand_over,
+            ear: Ear::new(registry, beside, settings.namespace),
+            listens_to,
             watchdog: settings.watchdog,
             interval: watchdog::interval(&settings.session),
             limit: settings.session.query_timeout(),

@@ -56,25 +56,25 @@ fn about(error: Error, key: &LockKey) -> Error {
 }
 
 impl Core {
-    fn id_of(&self, key: &LockKey) -> i64 {
+    pub(crate) fn id_of(&self, key: &LockKey) -> i64 {
         self.settings.keys.id(self.settings.namespace, key)
     }
 
-    async fn holders(&self, key: &LockKey) -> Result<Vec<Holder>> {
+    pub(crate) async fn holders(&self, key: &LockKey) -> Result<Vec<Holder>> {
         let doing = "list the holders of a lock";
         let rows = self.ask(sql::HOLDERS, &[(&self.id_of(key) as _, Type::INT8)], doing).await?;
         let holders: Result<_, DriverError> = rows.iter().map(|row| Party::read(row).map(Party::holder)).collect();
         holders.map_err(|error| error::wrap(error, doing))
     }
 
-    async fn waiters(&self, key: &LockKey) -> Result<Vec<Waiter>> {
+    pub(crate) async fn waiters(&self, key: &LockKey) -> Result<Vec<Waiter>> {
         let doing = "list the waiters for a lock";
         let rows = self.ask(sql::WAITERS, &[(&self.id_of(key) as _, Type::INT8)], doing).await?;
         let waiters: Result<_, DriverError> = rows.iter().map(|row| Party::read(row).map(Party::waiter)).collect();
         waiters.map_err(|error| error::wrap(error, doing))
     }
 
-    async fn end_holder(&self, key: &LockKey, session: &SessionId) -> Result<bool> {
+    pub(crate) async fn end_holder(&self, key: &LockKey, session: &SessionId) -> Result<bool> {
         let (pid, began) = parse(session)?;
         let began = began.ok_or_else(|| invisible(session))?;
         let id = self.id_of(key);
@@ -92,7 +92,7 @@ impl Core {
         ended.ok_or_else(|| invisible(session))
     }
 
-    async fn request_step_down(&self, id: i64) -> Result<bool> {
+    pub(crate) async fn request_step_down(&self, id: i64) -> Result<bool> {
         let payload = payload(self.settings.namespace, id, Sender::OPERATOR);
         let parameters = [(&id as _, Type::INT8), (&payload as _, Type::TEXT), (&None::<i32> as _, Type::INT4)];
         let asked = self.ask(sql::REQUEST_STEP_DOWN, &parameters, "ask a holder to step down").await?;

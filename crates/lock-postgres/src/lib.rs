@@ -48,6 +48,7 @@ mod core;
 mod error;
 mod housekeeping;
 mod inspect;
+mod jitter;
 mod keeper;
 mod key;
 mod lease;
@@ -65,7 +66,10 @@ mod scoped;
 mod session;
 #[cfg(feature = "shared-session")]
 mod shared;
+#[macro_use]
 mod sql;
+#[cfg(feature = "shared-session")]
+mod sql_lanes;
 mod timer;
 mod timing;
 mod token;

@@ -2,7 +2,7 @@
 
 use std::{
     ops::Deref,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -36,17 +36,35 @@ pub(crate) struct OwnLink {
 
 /// Who relies on a connection of ours. Told of its end before the socket closes, since with that the server lets others in.
 #[derive(Clone, Debug, Default)]
-struct Holder(Arc<Mutex<Option<HoldRecord>>>);
+struct Holder(Arc<Mutex<Relies>>);
+
+#[derive(Debug, Default)]
+enum Relies {
+    #[default]
+    Nobody,
+    One(HoldRecord),
+    /// Many, of whom whoever watches the connection knows: it drops the session once they are told.
+    #[cfg(feature = "shared-session")]
+    Many,
+}
 
 impl Holder {
-    fn set(&self, record: Option<HoldRecord>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = record;
+    fn set(&self, relies: Relies) {
+        *self.relies() = relies;
+    }
+
+    fn relies(&self) -> MutexGuard<'_, Relies> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn tell(&self, loss: Loss) {
-        if let Some(record) = &*self.0.lock().unwrap_or_else(PoisonError::into_inner) {
+        if let Relies::One(record) = &*self.relies() {
             record.lose(loss);
         }
+    }
+
+    fn are_many(&self) -> bool {
+        !matches!(&*self.relies(), Relies::Nobody | Relies::One(_))
     }
 }
 
@@ -78,6 +96,9 @@ impl OwnLink {
                 let error = Arc::new(error);
                 tell.0.tell(Loss::new(LossCause::SessionEnded).with_source(SharedError(Arc::clone(&error))));
                 sender.send_replace(Some(error));
+                if tell.0.are_many() {
+                    sender.closed().await;
+                }
             }
         });
         Self { client: Arc::new(client), socket, ended, driver: driver.abort_handle(), holder }
@@ -150,7 +171,15 @@ impl Link {
     /// Makes this record's holder the one who is told of the end; `None` when nobody holds anything any more.
     pub(crate) fn set_holder(&self, record: Option<HoldRecord>) {
         if let Self::Own(own) = self {
-            own.holder.set(record);
+            own.holder.set(record.map_or(Relies::Nobody, Relies::One));
+        }
+    }
+
+    /// Keeps the socket open until the session is dropped, also when the connection fails.
+    #[cfg(feature = "shared-session")]
+    pub(crate) fn set_many_holders(&self) {
+        if let Self::Own(own) = self {
+            own.holder.set(Relies::Many);
         }
     }
 

@@ -58,3 +58,21 @@ pub(crate) fn guarantees(session: &Timing, world: Option<World>, watched: Option
     }
     guarantees
 }
+
+/// The same of locks on lanes, for a waiter that hears nothing and tries again after `poll`.
+#[cfg(feature = "shared-session")]
+pub(crate) fn on_lanes(mut guarantees: Guarantees, session: &Timing, poll: Duration) -> Guarantees {
+    let tries = poll + PROMPTLY;
+    guarantees.takeover_released = Bound::Within(tries);
+    guarantees.takeover_killed = Bound::Within(tries);
+    guarantees.takeover_frozen = Bound::Within(session.ttl() + tries);
+    guarantees.takeover_partitioned = Bound::Within(session.ttl() + tries);
+    guarantees.notes.extend([
+        "a waiter is told of a release, and of the end of the holder's session, within milliseconds while its housekeeping and that of the \
+         holder are connected; the bounds are of one that is not told"
+            .into(),
+        "waiters of one process are served in the order they came; one that others were quicker than twice queues in the server".into(),
+        "the keys of one lane are lost together, and a frozen process keeps a key with a TTL for the session's T beyond it".into(),
+    ]);
+    guarantees
+}

@@ -24,12 +24,14 @@ use crate::{
 };
 
 mod asking;
+#[cfg(feature = "shared-session")]
 mod batch;
 mod opening;
 mod ttl;
 
 use asking::Asking;
-pub(crate) use batch::{Batch, BatchAnswer};
+#[cfg(feature = "shared-session")]
+pub(crate) use batch::{Batch, BatchAnswer, Keys, LockTable, Locked};
 use opening::initialize;
 use ttl::SessionTtl;
 
@@ -78,7 +80,7 @@ struct Own {
 }
 
 /// The key of the two-int space that tells whether this session still owns what it took: the TTL in ms, and 32 random bits.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 pub(crate) struct Beacon {
     pub(crate) ttl_millis: i32,
     pub(crate) random: i32,

@@ -222,26 +222,6 @@ pg_catalog.set_config('idle_session_timeout', $5::pg_catalog.text, false) as idl
 /// Gives back the key `$1`.
 pub(crate) const UNLOCK: &str = "select pg_catalog.pg_advisory_unlock($1::pg_catalog.int8) as owned";
 
-/// Many keys in one statement: gives back those of `$1`, then tries those of `$2`, then makes one token for all that were granted. Their
-/// answers come in the order of the keys. The token stands above the arrays, since below them it would be fixed at the first grant.
-macro_rules! batch {
-    ($token:expr) => {
-        concat!(
-            "select pg_catalog.pg_is_in_recovery() as in_recovery, g.unlocked, g.locked, ",
-            $token,
-            " as token from (select array(select pg_catalog.pg_advisory_unlock(k) from pg_catalog.unnest($1::pg_catalog.int8[]) as k) \
-             as unlocked, \
-             array(select pg_catalog.pg_try_advisory_lock(k) from pg_catalog.unnest($2::pg_catalog.int8[]) as k) as locked offset 0) as g"
-        )
-    };
-}
-pub(crate) const BATCH: &str = batch!("null::pg_catalog.text");
-pub(crate) const BATCH_FENCED: &str = batch!(
-    "case when true operator(pg_catalog.=) any (g.locked) then \
-     pg_catalog.concat_ws(' ', pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), \
-     (pg_catalog.pg_control_checkpoint()).redo_lsn, pg_catalog.pg_current_xact_id()) end"
-);
-
 /// On a borrowed session: and the beacon `$2`, `$3`, each only if what comes before it was owned, and the idle limit to `$4`.
 pub(crate) const UNLOCK_BORROWED: &str = "\
 select pg_catalog.pg_advisory_unlock($1::pg_catalog.int8) \
@@ -329,7 +309,8 @@ macro_rules! with_locks {
              case when k.objsubid operator(pg_catalog.=) 1::pg_catalog.int2 \
              then (k.classid::pg_catalog.int8 operator(pg_catalog.<<) 32) operator(pg_catalog.|) k.objid::pg_catalog.int8 end as id, \
              case when k.objsubid operator(pg_catalog.=) 2::pg_catalog.int2 and k.granted \
-             and k.mode operator(pg_catalog.=) 'ExclusiveLock'::pg_catalog.text then k.classid::pg_catalog.int8 end as ttl \
+             and k.mode operator(pg_catalog.=) 'ExclusiveLock'::pg_catalog.text then k.classid::pg_catalog.int8 end as ttl, \
+             k.objid::pg_catalog.int8 as random \
              from pg_catalog.pg_locks as k \
              where k.locktype operator(pg_catalog.=) 'advisory'::pg_catalog.text \
              and k.database operator(pg_catalog.=) (select d.oid from pg_catalog.pg_database as d \

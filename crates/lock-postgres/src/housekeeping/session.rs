@@ -71,8 +71,13 @@ impl Desk {
         let target = opened.target.clone();
         let session = HouseSession::drive(opened, self.ear.clone());
         let client = &session.client;
-        let idle = [(if self.hand_over { &NO_LIMIT } else { &IDLE_LIMIT } as _, Type::TEXT)];
-        let listen = async { if self.hand_over { client.batch_execute(sql::LISTEN).await } else { Ok(()) } };
+        let idle = [(if self.listens_to.is_some() { &NO_LIMIT } else { &IDLE_LIMIT } as _, Type::TEXT)];
+        let listen = async {
+            match self.listens_to {
+                Some(channels) => client.batch_execute(channels).await,
+                None => Ok(()),
+            }
+        };
         // In this order and in one write.
         let (identity, _settings, ()) = tokio::try_join!(
             biased;

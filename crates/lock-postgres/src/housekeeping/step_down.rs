@@ -1,6 +1,7 @@
-//! Requests to step down, as they travel through the server.
+//! Requests to step down, as they travel through the server, and what else is heard of other lockers.
 
 use std::{
+    fmt,
     hash::{BuildHasher, RandomState},
     sync::Arc,
 };
@@ -23,32 +24,51 @@ impl Sender {
     }
 }
 
+/// Told of what is heard, beside the holds of the registry.
+pub(crate) trait Hears: fmt::Debug + Send + Sync {
+    /// Somebody asks the holder of this id to step down.
+    fn step_down(&self, id: i64, sender: Sender);
+
+    /// What was sent to one of its own channels about this id.
+    fn hear(&self, channel: &str, id: i64);
+}
+
 /// Passes requests to step down on to the holds of this locker.
 #[derive(Clone, Debug)]
 pub(super) struct Ear {
     registry: Arc<Registry<Lease>>,
+    beside: Option<Arc<dyn Hears>>,
     namespace: i32,
 }
 
 impl Ear {
-    pub(super) fn new(registry: Arc<Registry<Lease>>, namespace: i32) -> Self {
-        Self { registry, namespace }
+    pub(super) fn new(registry: Arc<Registry<Lease>>, beside: Option<Arc<dyn Hears>>, namespace: i32) -> Self {
+        Self { registry, beside, namespace }
     }
 
     pub(super) fn namespace(&self) -> i32 {
         self.namespace
     }
 
-    /// Anybody may send anything, so whatever is no request to one of ours is passed over.
+    /// Anybody may send anything, so whatever concerns none of ours is passed over.
     pub(super) fn hear(&self, notification: &Notification) {
-        if notification.channel() != sql::STEP_DOWN_CHANNEL {
+        let (channel, payload) = (notification.channel(), notification.payload());
+        if channel != sql::STEP_DOWN_CHANNEL {
+            let about = read_parts(payload).filter(|(namespace, _)| *namespace == self.namespace);
+            if let (Some((_, id)), Some(beside)) = (about, &self.beside) {
+                beside.hear(channel, id);
+            }
             return;
         }
-        let Some((namespace, id, sender)) = read_payload(notification.payload()) else { return };
-        let lease =
-            self.registry.find(id).filter(|lease| namespace == self.namespace && lease.waited_as != Some(sender));
-        if let Some(lease) = lease {
+        let Some((namespace, id, sender)) = read_payload(payload) else { return };
+        if namespace != self.namespace {
+            return;
+        }
+        if let Some(lease) = self.registry.find(id).filter(|lease| lease.waited_as != Some(sender)) {
             lease.record.request_step_down();
+        }
+        if let Some(beside) = &self.beside {
+            beside.step_down(id, sender);
         }
     }
 }
@@ -59,10 +79,14 @@ pub(crate) fn payload(namespace: i32, id: i64, Sender(sender): Sender) -> String
 }
 
 fn read_payload(text: &str) -> Option<(i32, i64, Sender)> {
-    let mut parts = text.split(' ');
-    let (namespace, id) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
-    let sender = Sender(parts.next()?.parse().ok()?);
-    parts.next().is_none().then_some((namespace, id, sender))
+    let (about, sender) = text.rsplit_once(' ')?;
+    let (namespace, id) = read_parts(about)?;
+    Some((namespace, id, Sender(sender.parse().ok()?)))
+}
+
+fn read_parts(text: &str) -> Option<(i32, i64)> {
+    let (namespace, id) = text.split_once(' ')?;
+    Some((namespace.parse().ok()?, id.parse().ok()?))
 }
 
 #[cfg(test)]

@@ -2,7 +2,6 @@
 
 use std::{
     collections::BTreeMap,
-    hash::{BuildHasher, RandomState},
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
@@ -11,7 +10,7 @@ use distributed_lock::ErrorKind;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::{Desk, Housekeeping, Sender};
-use crate::watchdog;
+use crate::{jitter::jittered, watchdog};
 
 /// From one failure to open the session, or one request, to the next attempt: doubled each time, the first with jitter.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
@@ -63,14 +62,15 @@ impl Drop for Wanted {
 }
 
 impl Housekeeping {
-    /// Hears requests to step down from now on, if the settings say so. Does not wait.
+    /// Hears what is sent to us from now on, if the settings say so. Does not wait.
     pub(crate) fn listen(&self) {
-        if self.0.hand_over && !std::mem::replace(&mut self.0.list().listens, true) {
+        if self.0.listens_to.is_none() {
+            return;
+        }
+        if !std::mem::replace(&mut self.0.list().listens, true) {
             self.0.bell.notify_one();
         }
-        if self.0.hand_over {
-            Desk::work(&self.0);
-        }
+        Desk::work(&self.0);
     }
 
     /// Watches over a wait for this id, and asks the holder to step down, until the answer is dropped. Does not wait.
@@ -191,7 +191,7 @@ impl Working {
             let first = || Instant::now() + watchdog::SHORTEST_ROUND.max(jittered(desk.interval));
             round = (desk.watchdog && !wants.is_empty()).then(|| round.unwrap_or_else(first));
             let wakes = due.into_iter().chain(round).min();
-            let listens = desk.hand_over && desk.list().listens;
+            let listens = desk.list().listens;
             // All arms are cancel safe: the bell stays rung, the end of the session is kept.
             tokio::select! {
                 biased;
@@ -207,7 +207,7 @@ impl Working {
                         Ok(_) => failures = 0,
                         Err(error) => {
                             failures += 1;
-                            tracing::warn!(target: "lock_postgres", %error, failures, "requests to step down are not heard for now");
+                            tracing::warn!(target: "lock_postgres", %error, failures, "what others send is not heard for now");
                         }
                     }
                 }
@@ -226,24 +226,5 @@ impl Desk {
             None if failures == 0 => {}
             None => sleep(jittered(LONGEST_PAUSE.min(FIRST_PAUSE * 2_u32.saturating_pow(failures.min(10) - 1)))).await,
         }
-    }
-}
-
-/// Between four fifths of it and all of it.
-fn jittered(duration: Duration) -> Duration {
-    let [a, b, ..] = RandomState::new().hash_one(()).to_be_bytes();
-    duration - duration / 5 * u32::from(u16::from_be_bytes([a, b])) / u32::from(u16::MAX)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn jitter_stays_between_four_fifths_and_all() {
-        let all = Duration::from_secs(5);
-        let drawn: Vec<_> = (0..200).map(|_| jittered(all)).collect();
-        assert!(drawn.iter().all(|drawn| (all * 4 / 5..=all).contains(drawn)), "{drawn:?}");
-        assert!(drawn.iter().any(|one| *one != drawn[0]), "it never varies");
     }
 }

@@ -2,20 +2,22 @@
 
 use std::{
     collections::BTreeSet,
-    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use distributed_lock::{Contention, Result};
-use tokio::{runtime::Handle, time::timeout};
+use tokio::time::{Instant, sleep_until, timeout};
 
 use super::{
     lane::{Lane, Lock, Order},
+    notices::Notices,
     runtime::OwnRuntime,
 };
 use crate::{
     connect::Connector,
     core::Core,
+    jitter::jittered,
     pool::{CONNECT_SLACK, within},
 };
 
@@ -25,6 +27,10 @@ const KEYS: usize = 256;
 /// How many TTLs have lanes of their own.
 const TTLS: usize = 8;
 
+/// After a lane that could not be opened, doubled each time.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
 /// How long closing waits for the end of a session that owns nothing.
 const CLOSE_LIMIT: Duration = Duration::from_secs(1);
 
@@ -32,58 +38,66 @@ const CLOSE_LIMIT: Duration = Duration::from_secs(1);
 pub(super) struct Lanes {
     core: Arc<Core>,
     connector: Connector,
-    runtime: OnceLock<Arc<OwnRuntime>>,
+    notices: Notices,
+    runtime: Arc<OwnRuntime>,
     // A std mutex: never held across an await.
     open: Mutex<Vec<Arc<Lane>>>,
     /// One at a time, so that a crowd that comes at once does not open one each.
-    opening: tokio::sync::Mutex<()>,
+    opening: Arc<tokio::sync::Mutex<Failures>>,
+}
+
+/// Of opening a lane, in a row.
+#[derive(Debug, Default)]
+struct Failures {
+    pause: Duration,
+    /// When the next attempt may be made.
+    over: Option<Instant>,
 }
 
 impl Lanes {
-    pub(super) fn new(core: Arc<Core>, connector: Connector) -> Self {
-        Self {
-            core,
-            connector,
-            runtime: OnceLock::new(),
-            open: Mutex::default(),
-            opening: tokio::sync::Mutex::default(),
-        }
+    pub(super) fn new(core: Arc<Core>, connector: Connector, notices: Notices, runtime: Arc<OwnRuntime>) -> Self {
+        Self { core, connector, notices, runtime, open: Mutex::default(), opening: Arc::default() }
     }
 
     fn open(&self) -> MutexGuard<'_, Vec<Arc<Lane>>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn own_runtime(&self) -> Result<&Arc<OwnRuntime>> {
-        if let Some(runtime) = self.runtime.get() {
-            return Ok(runtime);
-        }
-        let started = Arc::new(OwnRuntime::start()?);
-        // Somebody else may have been quicker.
-        Ok(self.runtime.get_or_init(|| started))
+    pub(super) fn all(&self) -> Vec<Arc<Lane>> {
+        self.open().iter().filter(|lane| !lane.is_over()).cloned().collect()
     }
 
-    pub(super) fn runtime(&self) -> Result<&Handle> {
-        Ok(self.own_runtime()?.handle())
+    /// Gives it to a lane that is open; back if there is none that fits.
+    pub(super) fn give(&self, lock: Box<Lock>) -> Option<Box<Lock>> {
+        let Some(lane) = self.choose(lock.timing.ttl()) else { return Some(lock) };
+        match lane.give(Order::Lock(lock.in_lane(&lane))) {
+            Err(Order::Lock(lock)) => Some(lock),
+            _ => None,
+        }
     }
 
     /// Gives it to a lane, opening one if need be for at most this long; why not, if there is none in time. Cancel safe.
-    pub(super) async fn give(&self, lock: Box<Lock>, wait: Option<Duration>) -> Result<Option<Contention>> {
-        let Err(lock) = self.give_to_one(lock) else { return Ok(None) };
+    pub(super) async fn open_for(
+        self: &Arc<Self>,
+        lock: Box<Lock>,
+        wait: Option<Duration>,
+    ) -> Result<Option<Contention>> {
         let opened = async {
-            let _turn = self.opening.lock().await;
+            let mut failures = Arc::clone(&self.opening).lock_owned().await;
             // Somebody else may have opened one meanwhile.
-            let Err(lock) = self.give_to_one(lock) else { return Ok(None) };
-            let (core, connector, runtime) =
-                (Arc::clone(&self.core), self.connector.clone(), Arc::clone(self.own_runtime()?));
-            let timing = lock.timing;
-            let opening = self.runtime()?.spawn(async move { Lane::open(&core, &connector, runtime, timing).await });
-            let lane = Arc::new(opening.await.unwrap_or_else(|_| Err(super::ended()))?);
-            self.open().push(Arc::clone(&lane));
-            // Either closing found the lane in the list, or we find that it has begun.
-            if self.core.ensure_open().is_err() {
-                let _ = lane.give(Order::Close);
+            let Some(lock) = self.give(lock) else { return Ok(None) };
+            if let Some(over) = failures.over {
+                sleep_until(over).await;
             }
+            self.core.ensure_open()?;
+            let (lanes, timing) = (Arc::clone(self), lock.timing);
+            let opening = self.runtime.handle().spawn(async move {
+                let Self { core, connector, notices, runtime, .. } = &*lanes;
+                let opened = Lane::open(core, connector, notices, Arc::clone(runtime), timing).await;
+                failures.note(opened.is_err());
+                opened.map(|lane| lanes.add(lane))
+            });
+            let lane = opening.await.unwrap_or_else(|_| Err(super::ended()))?;
             // One that has ended already answers by dropping the order.
             let _ = lane.give(Order::Lock(lock.in_lane(&lane)));
             Ok(None)
@@ -91,13 +105,14 @@ impl Lanes {
         within(wait.map(|wait| wait.saturating_add(CONNECT_SLACK)), opened).await?
     }
 
-    fn give_to_one(&self, lock: Box<Lock>) -> std::result::Result<(), Box<Lock>> {
-        let Some(lane) = self.choose(lock.timing.ttl()) else { return Err(lock) };
-        match lane.give(Order::Lock(lock.in_lane(&lane))) {
-            Ok(()) => Ok(()),
-            Err(Order::Lock(lock)) => Err(lock),
-            Err(_) => unreachable!("BUG: a refused order is the one that was given"),
+    fn add(&self, lane: Lane) -> Arc<Lane> {
+        let lane = Arc::new(lane);
+        self.open().push(Arc::clone(&lane));
+        // Either closing found the lane in the list, or we find that it has begun.
+        if self.core.ensure_open().is_err() {
+            let _ = lane.give(Order::Close);
         }
+        lane
     }
 
     /// The emptiest of those whose sessions the server ends after this TTL of silence. Once there are lanes for many TTLs, one for a
@@ -105,6 +120,9 @@ impl Lanes {
     fn choose(&self, ttl: Duration) -> Option<Arc<Lane>> {
         let mut open = self.open();
         open.retain(|lane| !lane.is_over());
+        if let [only] = open.as_slice() {
+            return (only.ttl() == ttl && only.load() < KEYS).then(|| Arc::clone(only));
+        }
         let ttls: BTreeSet<_> = open.iter().map(|lane| lane.ttl()).collect();
         let serves = match ttls.contains(&ttl) || ttls.len() < TTLS {
             true => ttl,
@@ -124,5 +142,15 @@ impl Lanes {
             lane.ended().await;
             let _ = timeout(CLOSE_LIMIT, lane.until_eof()).await;
         }
+    }
+}
+
+impl Failures {
+    fn note(&mut self, failed: bool) {
+        self.pause = match failed {
+            true => (self.pause * 2).clamp(FIRST_PAUSE, LONGEST_PAUSE),
+            false => Duration::ZERO,
+        };
+        self.over = failed.then(|| Instant::now() + jittered(self.pause));
     }
 }

@@ -1,59 +1,78 @@
 //! Many locks on a few sessions of our own.
 
-mod claims;
+mod acquire;
+mod audit;
+mod beacons;
 mod handle;
+mod ids;
 mod lane;
 mod lanes;
+mod looks;
+mod notices;
 mod runtime;
 
 use std::{fmt, sync::Arc};
 
 use async_trait::async_trait;
 use distributed_lock::{
-    AcquireOptions, Attempt, Backend, BackendId, Capabilities, Contention, Error, ErrorKind, Fencing, Guarantees,
-    LockKey, Locker, Result, Wait,
+    AcquireOptions, Attempt, Backend, BackendId, Capabilities, Error, ErrorKind, Fairness, Guarantees, Holder, Inspect,
+    LockKey, Locker, Result, Waiter,
 };
-use tokio::{sync::oneshot, time::timeout};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::{
-    acquire::{self, Ownership},
-    budget::{Budget, unanswered},
     config::PostgresConfig,
     core::{Core, closed},
+    promises,
 };
 
-use self::{claims::Claims, lane::Lock, lanes::Lanes};
+use self::{beacons::Beacons, ids::Ids, lanes::Lanes, looks::Looks, notices::Notices, runtime::OwnRuntime};
 
 /// PostgreSQL advisory locks, many on each of a few sessions.
 ///
-/// Locks that are free are taken and given back by sessions that each own many (*lanes*), on a thread of their own; what is asked at the
-/// same time goes in one statement. Who waits does so in the server's queue, on a connection of its own, and keeps the lock there.
+/// Locks are taken and given back by sessions that each own many (*lanes*), on a thread of their own; what is asked at the same time
+/// goes in one statement. A wait for a lock that another such locker holds costs no connection: the holder's locker tells of the release,
+/// and one connection for each of its sessions waits for their end. Who waits while others queue in the server, or for a lock that
+/// somebody else holds who tells nobody, queues in the server too, on a connection of the pool, and has the lock there.
 #[derive(Debug)]
 pub struct PostgresSharedSession(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
     core: Arc<Core>,
-    claims: Claims,
-    lanes: Lanes,
+    ids: Ids,
+    lanes: Arc<Lanes>,
+    notices: Notices,
+    looks: Looks,
+    beacons: Beacons,
+    runtime: Arc<OwnRuntime>,
 }
 
 impl PostgresSharedSession {
     /// A locker that connects when it is first used.
     ///
     /// # Errors
-    /// `InvalidInput` for a setting or a connection string that breaks a rule, naming both.
+    /// `InvalidInput` for a setting or a connection string that breaks a rule, naming both; `Unavailable` if its thread could not be
+    /// started.
     pub fn new(config: &PostgresConfig) -> Result<Self> {
-        let core = Arc::new(Core::new(config)?);
-        let lanes = Lanes::new(Arc::clone(&core), config.connector()?);
-        Ok(Self(Arc::new(Shared { core, claims: Claims::default(), lanes })))
+        let ids = Ids::default();
+        let core = Arc::new(Core::heard_beside(config, Some(Arc::new(ids.clone())))?);
+        let connector = config.connector()?;
+        let runtime = Arc::new(OwnRuntime::start()?);
+        let (notices, unsent) = Notices::new();
+        let (looks, unanswered) = Looks::new();
+        let lanes = Arc::new(Lanes::new(Arc::clone(&core), connector.clone(), notices.clone(), Arc::clone(&runtime)));
+        runtime.handle().spawn(unsent.send_all(Arc::clone(&core)));
+        runtime.handle().spawn(unanswered.answer_all(Arc::clone(&core)));
+        runtime.handle().spawn(audit::keep_auditing(Arc::clone(&core), Arc::downgrade(&lanes)));
+        let beacons = Beacons::new(Arc::clone(&core), connector);
+        Ok(Self(Arc::new(Shared { core, ids, lanes, notices, looks, beacons, runtime })))
     }
 
     /// The same with default settings, from a URL or a `key=value` string.
     ///
     /// # Errors
-    /// `InvalidInput` for a connection string that breaks a rule.
+    /// As [`new`](Self::new).
     pub fn from_url(url: &str) -> Result<Self> {
         Self::new(&PostgresConfig::from_url(url))
     }
@@ -72,11 +91,13 @@ impl Backend for PostgresSharedSession {
     }
 
     fn capabilities(&self) -> Capabilities {
-        self.0.core.capabilities()
+        let mut capabilities = self.0.core.capabilities();
+        capabilities.fairness = Fairness::Unordered;
+        capabilities
     }
 
     fn guarantees(&self) -> Guarantees {
-        self.0.core.guarantees()
+        promises::on_lanes(self.0.core.guarantees(), &self.0.core.settings.session, acquire::LONGEST_POLL)
     }
 
     async fn ping(&self) -> Result<()> {
@@ -92,74 +113,61 @@ impl Backend for PostgresSharedSession {
 #[async_trait]
 impl Locker for PostgresSharedSession {
     async fn acquire_opts(&self, key: &LockKey, options: &AcquireOptions) -> Result<Attempt> {
-        let acquire = self.0.acquire(key, options);
         // Both arms are cancel safe.
         tokio::select! {
             biased;
-            acquired = acquire => acquired,
+            acquired = acquire::acquire(&self.0, key, options) => acquired,
             () = self.0.core.until_closed() => Err(closed()),
         }
         .map_err(|error| if error.key().is_some() { error } else { error.with_key(key) })
     }
 }
 
-impl Shared {
-    async fn acquire(&self, key: &LockKey, options: &AcquireOptions) -> Result<Attempt> {
-        let core = &self.core;
-        core.ensure_open()?;
-        let timing = core.timing(options.ttl)?;
-        let fenced = match options.fencing {
-            Fencing::Default => core.settings.fencing,
-            Fencing::Off => false,
-            Fencing::On => true,
-        };
-        let budget = Budget::start(options.wait, &core.clock);
-        let id = core.settings.keys.id(core.settings.namespace, key);
-        let why = match self.claims.claim(id, key) {
-            Err(why) => why,
-            Ok(claim) => {
-                let (answer, answered) = oneshot::channel();
-                let lock = Box::new(Lock { claim, ttl: options.ttl, timing, fenced, lane: None, answer });
-                let place = budget.for_place(core.settings.conn_wait);
-                if let Some(why) = self.lanes.give(lock, place).await? {
-                    return Ok(Attempt::Contended(why));
-                }
-                let limit = budget.for_answer(timing.query_timeout());
-                // A lane that is lost says so. What is granted to nobody is given back.
-                let answer = timeout(limit, answered).await.map_err(|_elapsed| unanswered("a lock request", limit))?;
-                match answer.unwrap_or_else(|_| Err(ended()))? {
-                    Some(guard) => return Ok(Attempt::Acquired(guard)),
-                    None => core.registry.why_contended(id, key),
-                }
-            }
-        };
-        let left = budget.left();
-        match left {
-            Some(left) if budget.is_try() || left.is_zero() => {
-                let why = if budget.is_try() { why } else { Contention::WaitElapsed };
-                Ok(Attempt::Contended(why))
-            }
-            left => {
-                let wait = left.map_or(Wait::Forever, Wait::UpTo);
-                let (key, options, core) = (key.clone(), options.clone().with_wait(wait), Arc::clone(core));
-                let queue = async move { acquire::acquire(&core, &key, &options, Ownership::Session, fenced).await };
-                self.elsewhere(queue).await
-            }
-        }
+/// As that of a [`PostgresLocker`](crate::PostgresLocker), on the thread of the sessions. To end a holder ends all that its lane holds; who
+/// waits without queueing in the server is not seen.
+#[async_trait]
+impl Inspect for PostgresSharedSession {
+    async fn holders(&self, key: &LockKey) -> Result<Vec<Holder>> {
+        let (core, of) = (Arc::clone(&self.0.core), key.clone());
+        self.0.elsewhere(async move { core.holders(&of).await }).await.map_err(|error| about(error, key))
     }
 
+    async fn waiters(&self, key: &LockKey) -> Result<Vec<Waiter>> {
+        let (core, of) = (Arc::clone(&self.0.core), key.clone());
+        self.0.elsewhere(async move { core.waiters(&of).await }).await.map_err(|error| about(error, key))
+    }
+
+    async fn end_holder(&self, key: &LockKey, holder: &Holder) -> Result<bool> {
+        let (core, of, session) = (Arc::clone(&self.0.core), key.clone(), holder.session.clone());
+        self.0.elsewhere(async move { core.end_holder(&of, &session).await }).await.map_err(|error| about(error, key))
+    }
+
+    async fn request_step_down(&self, key: &LockKey) -> Result<bool> {
+        let (core, id) = (Arc::clone(&self.0.core), self.0.core.id_of(key));
+        self.0.elsewhere(async move { core.request_step_down(id).await }).await.map_err(|error| about(error, key))
+    }
+}
+
+fn about(error: Error, key: &LockKey) -> Error {
+    if error.key().is_some() { error } else { error.with_key(key) }
+}
+
+impl Shared {
     /// On the thread of the sessions. Dropped, it is dropped there.
     async fn elsewhere<T: Send + 'static>(&self, work: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
-        let task = AbortOnDropHandle::new(self.lanes.runtime()?.spawn(work));
+        let task = AbortOnDropHandle::new(self.runtime.handle().spawn(work));
         task.await.unwrap_or_else(|_| Err(ended()))
     }
 
     async fn close(&self) -> Result<()> {
-        let core = Arc::clone(&self.core);
-        let lanes = self.lanes.close();
-        let others = self.elsewhere(async move { core.close().await });
-        let ((), others) = tokio::join!(lanes, others);
-        others
+        let (core, lanes) = (Arc::clone(&self.core), Arc::clone(&self.lanes));
+        // Tells it first, so that no lane is opened any more.
+        core.tell_closed();
+        self.elsewhere(async move {
+            let ((), others) = tokio::join!(lanes.close(), core.close());
+            others
+        })
+        .await
     }
 }
 

@@ -10,13 +10,13 @@ use tokio::{
 
 /// Dropped, it ends, and with it every task and every session on it.
 #[derive(Debug)]
-pub(crate) struct OwnRuntime {
+pub(super) struct OwnRuntime {
     handle: Handle,
     _ends: oneshot::Sender<()>,
 }
 
 impl OwnRuntime {
-    pub(crate) fn start() -> Result<Self> {
+    pub(super) fn start() -> Result<Self> {
         let failed = |error| {
             Error::new(ErrorKind::Unavailable, "could not start the thread of a shared session").with_source(error)
         };
@@ -27,11 +27,11 @@ impl OwnRuntime {
             // An error: the other half was dropped.
             let _ = runtime.block_on(ended);
         };
-        thread::Builder::new().name("lock-postgres-shared".into()).spawn(live).map_err(failed)?;
+        thread::Builder::new().name("lock-postgres".into()).spawn(live).map_err(failed)?;
         Ok(Self { handle, _ends: ends })
     }
 
-    pub(crate) fn handle(&self) -> &Handle {
+    pub(super) fn handle(&self) -> &Handle {
         &self.handle
     }
 }

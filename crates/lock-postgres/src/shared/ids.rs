@@ -1,0 +1,216 @@
+//! What one locker knows of each id: who holds it or asks for it on a lane, who waits for it, whether another process wants it.
+//!
+//! PostgreSQL would give a session its own lock again, so nobody asks a lane for an id without a claim to it.
+
+use std::{
+    collections::HashMap,
+    fmt,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use distributed_lock::{Contention, LockKey, backend::HoldRecord};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+
+use crate::{
+    housekeeping::{Hears, Sender},
+    sql_lanes as sql,
+};
+
+#[derive(Clone, Default)]
+pub(super) struct Ids(Arc<Mutex<HashMap<i64, Known>>>);
+
+/// An entry that says nothing is removed.
+#[derive(Default)]
+struct Known {
+    claimed: Option<Claimed>,
+    line: Option<Line>,
+}
+
+struct Claimed {
+    key: LockKey,
+    /// Once it is held.
+    held: Option<Held>,
+    /// Whether another process waits to hear of its release.
+    wanted: bool,
+}
+
+struct Held {
+    record: HoldRecord,
+    /// As whom it asked others to step down while it waited.
+    waited_as: Option<Sender>,
+}
+
+/// Those of this locker who wait for an id.
+struct Line {
+    /// First come, first served: who has the turn contends with others.
+    turns: Arc<Semaphore>,
+    /// Rung for who has the turn when the id may have become free.
+    bell: Arc<Notify>,
+    members: usize,
+}
+
+impl fmt::Debug for Ids {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Ids").field(&self.map().len()).finish()
+    }
+}
+
+impl Ids {
+    fn map(&self) -> MutexGuard<'_, HashMap<i64, Known>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Why not, if somebody of this locker has it, or waits for it and it is not the caller's turn.
+    pub(super) fn claim(&self, id: i64, key: &LockKey, turn: Option<&Turn>) -> Result<Claim, Contention> {
+        let mut map = self.map();
+        let known = map.entry(id).or_default();
+        match &known.claimed {
+            Some(claimed) if claimed.key == *key => return Err(Contention::HeldHere),
+            Some(claimed) => return Err(Contention::Collision { held: claimed.key.clone(), wanted: key.clone() }),
+            None if known.line.is_some() && turn.is_none() => return Err(Contention::Held),
+            None => {}
+        }
+        known.claimed = Some(Claimed { key: key.clone(), held: None, wanted: false });
+        Ok(Claim { ids: self.clone(), id, key: key.clone(), live: true })
+    }
+
+    /// Joins those who wait for this id.
+    pub(super) fn join(&self, id: i64) -> InLine {
+        let mut map = self.map();
+        let line = map.entry(id).or_default().line.get_or_insert_with(|| Line {
+            turns: Arc::new(Semaphore::new(1)),
+            bell: Arc::default(),
+            members: 0,
+        });
+        line.members += 1;
+        let (turns, bell) = (Arc::clone(&line.turns), Arc::clone(&line.bell));
+        InLine { ids: self.clone(), id, turns, bell }
+    }
+
+    /// The id may have become free: whoever has the turn is to try.
+    fn ring(&self, id: i64) {
+        if let Some(line) = self.map().get(&id).and_then(|known| known.line.as_ref()) {
+            line.bell.notify_one();
+        }
+    }
+
+    fn want(&self, id: i64) {
+        if let Some(claimed) = self.map().get_mut(&id).and_then(|known| known.claimed.as_mut()) {
+            claimed.wanted = true;
+        }
+    }
+}
+
+impl Hears for Ids {
+    fn step_down(&self, id: i64, sender: Sender) {
+        let map = self.map();
+        let held = map.get(&id).and_then(|known| known.claimed.as_ref()?.held.as_ref());
+        let record = held.filter(|held| held.waited_as != Some(sender)).map(|held| held.record.clone());
+        // Outside, since it wakes others.
+        drop(map);
+        if let Some(record) = record {
+            record.request_step_down();
+        }
+    }
+
+    fn hear(&self, channel: &str, id: i64) {
+        match channel {
+            sql::WANTED_CHANNEL => self.want(id),
+            sql::RELEASED_CHANNEL => self.ring(id),
+            _ => {}
+        }
+    }
+}
+
+/// An id that nobody else of this locker asks a lane for. Dropped, it is free.
+#[derive(Debug)]
+pub(super) struct Claim {
+    ids: Ids,
+    pub(super) id: i64,
+    pub(super) key: LockKey,
+    /// Until it is given up: then somebody else may have one.
+    live: bool,
+}
+
+impl Claim {
+    pub(super) fn hold(&self, record: HoldRecord, waited_as: Option<Sender>) {
+        if let Some(claimed) = self.ids.map().get_mut(&self.id).and_then(|known| known.claimed.as_mut()) {
+            claimed.held = Some(Held { record, waited_as });
+        }
+    }
+
+    /// Gives it up once the server has it back; whether another process is to be told.
+    pub(super) fn give_up(mut self) -> bool {
+        self.end()
+    }
+
+    fn end(&mut self) -> bool {
+        if !std::mem::take(&mut self.live) {
+            return false;
+        }
+        let mut map = self.ids.map();
+        let Some(known) = map.get_mut(&self.id) else { return false };
+        let claimed = known.claimed.take();
+        match &known.line {
+            Some(line) => line.bell.notify_one(),
+            None => {
+                map.remove(&self.id);
+            }
+        }
+        drop(map);
+        claimed.is_some_and(|claimed| claimed.wanted)
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// A place among those who wait. Dropped, it is given up.
+pub(super) struct InLine {
+    ids: Ids,
+    id: i64,
+    turns: Arc<Semaphore>,
+    bell: Arc<Notify>,
+}
+
+/// The turn of the first of those who wait.
+pub(super) struct Turn {
+    // Before the place, so that the next one has its turn when this one leaves.
+    _permit: Option<OwnedSemaphorePermit>,
+    place: InLine,
+}
+
+impl InLine {
+    /// When all who came before have gone. Cancel safe: a dropped future gives up the place.
+    pub(super) async fn turn(self) -> Turn {
+        // Never closed.
+        let permit = Arc::clone(&self.turns).acquire_owned().await.ok();
+        Turn { _permit: permit, place: self }
+    }
+}
+
+impl Turn {
+    /// Until the id may have become free; what happened before counts. Cancel safe.
+    pub(super) async fn rung(&self) {
+        self.place.bell.notified().await;
+    }
+}
+
+impl Drop for InLine {
+    fn drop(&mut self) {
+        let mut map = self.ids.map();
+        let Some(known) = map.get_mut(&self.id) else { return };
+        if let Some(line) = &mut known.line {
+            line.members -= 1;
+            if line.members == 0 {
+                known.line = None;
+            }
+        }
+        if known.line.is_none() && known.claimed.is_none() {
+            map.remove(&self.id);
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! What is asked of a lane.
+
+use std::sync::Arc;
+
+use distributed_lock::{Error, LockGuard, Loss, Release, Result, Ttl};
+use tokio::sync::oneshot;
+
+use super::Lane;
+use crate::{housekeeping::Sender, shared::ids::Claim, timing::Timing};
+
+#[derive(Debug)]
+pub(in crate::shared) enum Order {
+    Lock(Box<Lock>),
+    Renew(Renew),
+    Unlock(Unlock),
+    /// Which of its holds there are.
+    List(oneshot::Sender<Vec<Ticket>>),
+    /// These are not ours any more.
+    Missing(Vec<Ticket>),
+    /// Gives everything back and ends.
+    Close,
+}
+
+/// A key to try.
+#[derive(Debug)]
+pub(in crate::shared) struct Lock {
+    pub(in crate::shared) claim: Claim,
+    pub(in crate::shared) ttl: Ttl,
+    /// Of a hold with this TTL.
+    pub(in crate::shared) timing: Timing,
+    pub(in crate::shared) fenced: bool,
+    /// As whom it asked others to step down while it waited.
+    pub(in crate::shared) waited_as: Option<Sender>,
+    /// Where it is tried; `None` until that is known.
+    pub(in crate::shared) lane: Option<Arc<Lane>>,
+    pub(in crate::shared) answer: oneshot::Sender<Result<Granted>>,
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub(in crate::shared) enum Granted {
+    Yes(LockGuard),
+    /// Somebody else has it.
+    No,
+    /// The lane ended before it took anything: another one may be asked.
+    Again(Loss),
+}
+
+impl Lock {
+    pub(in crate::shared) fn in_lane(mut self: Box<Self>, lane: &Arc<Lane>) -> Box<Self> {
+        self.lane = Some(Arc::clone(lane));
+        self
+    }
+
+    /// The key is free for others before the answer is read.
+    pub(super) fn answer(self, answer: Result<Granted>) {
+        let Self { claim, answer: asker, .. } = self;
+        drop(claim);
+        // One that stopped waiting does not mind.
+        let _ = asker.send(answer);
+    }
+
+    pub(super) fn refuse(self, error: Error) {
+        self.answer(Err(error));
+    }
+}
+
+/// Tells a hold of an id from a later one.
+#[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
+pub(in crate::shared) struct Ticket(pub(in crate::shared) i64, pub(super) u64);
+
+#[derive(Debug)]
+pub(in crate::shared) struct Renew {
+    pub(in crate::shared) ticket: Ticket,
+    pub(in crate::shared) ttl: Ttl,
+    pub(in crate::shared) timing: Timing,
+    pub(in crate::shared) answer: oneshot::Sender<Result<()>>,
+}
+
+impl Renew {
+    pub(super) fn answer(self, answer: Result<()>) {
+        // A guard that stopped waiting does not mind.
+        let _ = self.answer.send(answer);
+    }
+}
+
+#[derive(Debug)]
+pub(in crate::shared) struct Unlock {
+    pub(in crate::shared) ticket: Ticket,
+    /// `None` if nobody waits for it. Without an answer, the hold had ended.
+    pub(in crate::shared) answer: Option<oneshot::Sender<Result<Release>>>,
+}
+
+impl Unlock {
+    pub(super) fn answer(self, answer: Result<Release>) {
+        if let Some(waits) = self.answer {
+            let _ = waits.send(answer);
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! What a lane owns.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    time::Instant,
+};
+
+use distributed_lock::{Loss, LossCause, Ttl, backend::HoldRecord};
+
+use super::Ticket;
+use crate::{shared::ids::Claim, timing::Timing};
+
+/// A lock that the lane owns.
+#[derive(Debug)]
+pub(super) struct Held {
+    pub(super) claim: Claim,
+    pub(super) ticket: Ticket,
+    pub(super) record: HoldRecord,
+    pub(super) timing: Timing,
+    pub(super) expires: Option<Instant>,
+    /// It is being given back.
+    pub(super) leaving: bool,
+}
+
+impl Held {
+    /// Until when it may be relied on, after a proof of the whole lane that was sent then.
+    pub(super) fn deadline(&self, lane: &Timing, proved: Instant) -> Instant {
+        let proven = lane.deadline(proved, lane.ttl());
+        self.frees().map_or(proven, |frees| frees.min(proven))
+    }
+
+    /// When we give the key back ourselves.
+    pub(super) fn frees(&self) -> Option<Instant> {
+        self.expires.and_then(|expires| expires.checked_sub(self.timing.margin()))
+    }
+
+    /// Moves the deadline; `false` if it has ended.
+    pub(super) fn extend(&self, lane: &Timing, proved: Instant) -> bool {
+        let grace = self.timing.max_grace().min(lane.max_grace());
+        self.record.extend(Some(self.deadline(lane, proved)), Some(grace))
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Holds {
+    by_id: HashMap<i64, Held>,
+    expiries: BTreeSet<(Instant, Ticket)>,
+}
+
+impl Holds {
+    pub(super) fn len(&self) -> usize {
+        self.by_id.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.by_id.is_empty()
+    }
+
+    pub(super) fn all(&self) -> impl Iterator<Item = &Held> {
+        self.by_id.values()
+    }
+
+    pub(super) fn get(&self, ticket: Ticket) -> Option<&Held> {
+        self.by_id.get(&ticket.0).filter(|held| held.ticket == ticket)
+    }
+
+    fn get_mut(&mut self, ticket: Ticket) -> Option<&mut Held> {
+        self.by_id.get_mut(&ticket.0).filter(|held| held.ticket == ticket)
+    }
+
+    pub(super) fn add(&mut self, held: Held) {
+        if let Some(frees) = held.frees() {
+            self.expiries.insert((frees, held.ticket));
+        }
+        self.by_id.insert(held.ticket.0, held);
+    }
+
+    pub(super) fn remove(&mut self, ticket: Ticket) -> Option<Held> {
+        self.get(ticket)?;
+        let held = self.by_id.remove(&ticket.0)?;
+        if let Some(frees) = held.frees() {
+            self.expiries.remove(&(frees, ticket));
+        }
+        Some(held)
+    }
+
+    /// Marks it as being given back; `false` if it has ended.
+    pub(super) fn leave(&mut self, ticket: Ticket) -> bool {
+        self.get_mut(ticket).map(|held| held.leaving = true).is_some()
+    }
+
+    /// Another TTL, counted from then.
+    pub(super) fn set_ttl(&mut self, ticket: Ticket, ttl: Ttl, timing: Timing, from: Instant) {
+        if let Some(mut held) = self.remove(ticket) {
+            held.timing = timing;
+            held.expires = ttl.duration().map(|ttl| from + ttl);
+            self.add(held);
+        }
+    }
+
+    /// Ends those whose TTL is over.
+    pub(super) fn expire(&mut self, now: Instant) -> Vec<Ticket> {
+        let mut expired = Vec::new();
+        while let Some((_, ticket)) = self.expiries.first().copied().filter(|(frees, _)| *frees <= now) {
+            self.expiries.pop_first();
+            if let Some(held) = self.get(ticket) {
+                held.record.lose(Loss::new(LossCause::DeadlinePassed));
+                expired.push(ticket);
+            }
+        }
+        expired
+    }
+
+    pub(super) fn next_expiry(&self) -> Option<Instant> {
+        self.expiries.first().map(|(frees, _)| *frees)
+    }
+
+    pub(super) fn lose_all(&mut self, loss: &Loss) {
+        for held in self.by_id.values() {
+            held.record.lose(loss.clone());
+        }
+    }
+
+    /// With their claims.
+    pub(super) fn clear(&mut self) {
+        self.by_id.clear();
+        self.expiries.clear();
+    }
+}

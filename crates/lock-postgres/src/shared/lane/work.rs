@@ -1,0 +1,254 @@
+//! The task of a lane: what wakes it, and how it ends.
+
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use distributed_lock::{Loss, LossCause};
+use futures_util::StreamExt;
+use tokio::{
+    sync::{mpsc, watch},
+    time::sleep,
+};
+
+use super::{Granted, Lock, Order, Renew, Unlock, batches::Batches, holds::Holds, proofs::Proofs};
+use crate::{
+    core::Core,
+    error,
+    link::{self, Ended, LastWord, SharedError},
+    session::{Batch, DriverError, LockTable, Owner, Session},
+    shared::notices::Notices,
+    timing::Timing,
+};
+
+/// For how long an answer is looked for once its time is over; see `keeper`.
+const SECOND_LOOK: Duration = Duration::from_millis(25);
+
+/// After so long without a key the lane ends.
+const IDLE: Duration = Duration::from_secs(60);
+
+pub(super) struct Work {
+    pub(super) core: Arc<Core>,
+    pub(super) notices: Notices,
+    pub(super) session: Arc<Session>,
+    pub(super) batch: Batch,
+    pub(super) table: LockTable,
+    pub(super) timing: Timing,
+    pub(super) owner: Owner,
+    ended: Option<watch::Receiver<LastWord>>,
+    inbox: mpsc::UnboundedReceiver<Order>,
+    load: Arc<AtomicUsize>,
+    // What is to be sent.
+    pub(super) asks: VecDeque<Lock>,
+    pub(super) unlocks: VecDeque<Unlock>,
+    pub(super) renewals: Vec<Renew>,
+    pub(super) holds: Holds,
+    // What is under way.
+    pub(super) batches: Batches,
+    pub(super) proofs: Proofs,
+    /// Until when nothing is asked behind the gate.
+    pub(super) gate_opens: Option<Instant>,
+    /// Since when it has had nothing to do.
+    idle_since: Instant,
+    pub(super) closing: bool,
+}
+
+impl Work {
+    pub(super) fn new(
+        core: Arc<Core>,
+        notices: Notices,
+        session: Session,
+        (batch, table): (Batch, LockTable),
+        timing: Timing,
+        (inbox, load): (mpsc::UnboundedReceiver<Order>, Arc<AtomicUsize>),
+    ) -> Self {
+        let now = core.clock.now();
+        Self {
+            notices,
+            owner: Owner::Session(session.beacon(&timing)),
+            ended: session.link().watch(),
+            session: Arc::new(session),
+            batch,
+            table,
+            timing,
+            inbox,
+            load,
+            asks: VecDeque::new(),
+            unlocks: VecDeque::new(),
+            renewals: Vec::new(),
+            holds: Holds::default(),
+            batches: Batches::default(),
+            proofs: Proofs::new(now),
+            gate_opens: None,
+            idle_since: now,
+            closing: false,
+            core,
+        }
+    }
+
+    pub(super) async fn run(mut self) {
+        let loss = match self.work().await {
+            Ok(()) => Loss::new(LossCause::Closed),
+            Err(loss) => loss,
+        };
+        self.lose(&loss);
+        if loss.cause() == LossCause::HeartbeatTimeout {
+            // See `keeper::lost`: others must not get in before the deadline while the work of a holder may still be ending.
+            let deadline = self.timing.deadline(self.last_proof(), self.timing.ttl()) + self.timing.margin() / 2;
+            sleep(deadline.saturating_duration_since(self.core.clock.now())).await;
+        }
+    }
+
+    /// Until it is closed, or idle for long, or lost.
+    async fn work(&mut self) -> Result<(), Loss> {
+        let mut second_look = None;
+        loop {
+            while let Ok(order) = self.inbox.try_recv() {
+                self.take(order);
+            }
+            let now = self.core.clock.now();
+            self.free_what_expired(now);
+            self.send_batches(now);
+            self.send_heartbeat_if_due(now);
+            if !self.is_idle() {
+                self.idle_since = now;
+            } else if self.closing {
+                return Ok(());
+            } else if now >= self.idle_since + IDLE {
+                // What was ordered before this is refused, and goes to another lane.
+                self.closing = true;
+                self.inbox.close();
+                continue;
+            }
+            let limit = second_look.or_else(|| self.answer_due());
+            let idle_ends = self.idle_since + IDLE;
+            let wakes = [limit, self.next_heartbeat(), self.holds.next_expiry(), self.gate_opens, Some(idle_ends)];
+            let wake = wakes.into_iter().flatten().min().unwrap_or(idle_ends);
+            // All arms are cancel safe: channels and streams keep what they have.
+            tokio::select! {
+                biased;
+                Some(answer) = self.batches.answers.next() => {
+                    second_look = None;
+                    self.batch_answered(answer)?;
+                }
+                Some(answer) = self.proofs.answers.next() => {
+                    second_look = None;
+                    self.proof_answered(answer)?;
+                }
+                ended = link::ended(&mut self.ended) => {
+                    let Ended::Yes(last_word) = ended else { continue };
+                    let loss = Loss::new(LossCause::SessionEnded);
+                    return Err(match last_word {
+                        Some(error) => loss.with_source(SharedError(error)),
+                        None => loss,
+                    });
+                }
+                order = self.inbox.recv(), if !self.closing => match order {
+                    Some(order) => self.take(order),
+                    // Nobody is left who could order anything.
+                    None => self.close(),
+                },
+                () = sleep(wake.saturating_duration_since(now)) => {
+                    let now = self.core.clock.now();
+                    match second_look {
+                        _ if limit.is_none_or(|limit| now < limit) => {}
+                        None => second_look = Some(now + SECOND_LOOK),
+                        Some(_) => return Err(Loss::new(LossCause::HeartbeatTimeout)),
+                    }
+                }
+            }
+        }
+    }
+
+    fn take(&mut self, order: Order) {
+        match order {
+            Order::Lock(lock) if self.closing => {
+                self.unload(1);
+                lock.answer(match self.core.ensure_open() {
+                    // It ends because it was idle.
+                    Ok(()) => Ok(Granted::Again(Loss::new(LossCause::Closed))),
+                    Err(closed) => Err(closed),
+                });
+            }
+            Order::Lock(lock) => self.asks.push_back(*lock),
+            Order::Renew(renew) => self.renewals.push(renew),
+            Order::Unlock(unlock) => self.unlocks.push_back(unlock),
+            Order::List(answer) => {
+                let staying = self.holds.all().filter(|held| !held.leaving);
+                let _ = answer.send(staying.map(|held| held.ticket).collect());
+            }
+            Order::Missing(tickets) => tickets.into_iter().for_each(|ticket| self.is_missing(ticket)),
+            Order::Close => self.close(),
+        }
+    }
+
+    fn close(&mut self) {
+        self.closing = true;
+        self.inbox.close();
+        for lock in std::mem::take(&mut self.asks) {
+            self.unload(1);
+            lock.refuse(crate::core::closed());
+        }
+        self.holds.lose_all(&Loss::new(LossCause::Closed));
+        let tickets: Vec<_> = self.holds.all().map(|held| held.ticket).collect();
+        self.unlocks.extend(tickets.into_iter().map(|ticket| Unlock { ticket, answer: None }));
+    }
+
+    fn is_idle(&self) -> bool {
+        self.holds.is_empty() && self.batches.are_none() && self.asks.is_empty() && self.unlocks.is_empty()
+    }
+
+    pub(super) fn unload(&self, keys: usize) {
+        self.load.fetch_sub(keys, Ordering::Relaxed);
+    }
+
+    /// When the oldest answer is overdue.
+    fn answer_due(&self) -> Option<Instant> {
+        let oldest = self.batches.oldest().into_iter().chain(self.proofs.oldest()).min();
+        oldest.map(|at| at + self.timing.query_timeout())
+    }
+
+    /// When the last statement was sent that may prove what is held.
+    fn last_proof(&self) -> Instant {
+        self.batches.newest().map_or(self.proofs.proved, |at| at.max(self.proofs.proved))
+    }
+
+    /// Tells everybody; nothing comes back.
+    fn lose(&mut self, loss: &Loss) {
+        // First the holders, since whoever is answered looks at the record.
+        self.holds.lose_all(loss);
+        self.inbox.close();
+        while let Ok(order) = self.inbox.try_recv() {
+            match order {
+                Order::Lock(lock) => self.asks.push_back(*lock),
+                Order::Renew(renew) => self.renewals.push(renew),
+                // Without an answer the guard reads its record.
+                Order::Unlock(_) | Order::List(_) | Order::Missing(_) | Order::Close => {}
+            }
+        }
+        for renew in std::mem::take(&mut self.renewals) {
+            renew.answer(Err(loss.clone().into()));
+        }
+        self.proofs.lose(loss);
+        self.unlocks.clear();
+        self.lose_asks(loss);
+        // With their claims.
+        self.unload(self.holds.len());
+        self.holds.clear();
+    }
+}
+
+/// How a statement that failed ends the lane.
+pub(super) fn loss_by(error: DriverError) -> Loss {
+    let cause = match error::leaves_session(&error) {
+        // The session may own its locks still.
+        true => LossCause::HeartbeatTimeout,
+        false => LossCause::SessionEnded,
+    };
+    Loss::new(cause).with_source(error)
+}

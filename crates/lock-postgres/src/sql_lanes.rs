@@ -1,0 +1,124 @@
+//! Of the sessions that own many locks, and of those that wait for what such a session holds.
+//!
+//! Keys of the two-int space with a first half under 1,000 are no beacons, since no TTL is that short: `1` marks a lane, whose second half
+//! is that of its beacon; `2, 1` is the gate before the last parts of the server's table of locks.
+
+/// Marks the session as a lane with the random half `$1` of its beacon, and what the server's table of locks can hold: for one session
+/// and in all.
+pub(crate) const MARK: &str = "\
+select pg_catalog.pg_try_advisory_lock(1, $1::pg_catalog.int4) as marked, s.share, \
+s.share operator(pg_catalog.*) (pg_catalog.current_setting('max_connections')::pg_catalog.int8 \
+operator(pg_catalog.+) pg_catalog.current_setting('max_prepared_transactions')::pg_catalog.int8) as capacity \
+from (select pg_catalog.current_setting('max_locks_per_transaction')::pg_catalog.int8 as share offset 0) as s";
+
+macro_rules! token {
+    (unfenced) => {
+        "null::pg_catalog.text"
+    };
+    // Above the arrays, since below them it would be fixed at the first grant.
+    (fenced) => {
+        "case when true operator(pg_catalog.=) any (g.locked) then \
+         pg_catalog.concat_ws(' ', pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), \
+         (pg_catalog.pg_control_checkpoint()).redo_lsn, pg_catalog.pg_current_xact_id()) end"
+    };
+}
+
+/// Many keys in one statement: gives back those of `$1`, then tries those of `$2`, then makes one token for all that were granted. Their
+/// answers come in the order of the keys.
+macro_rules! batch {
+    ($token:tt) => {
+        concat!(
+            "select pg_catalog.pg_is_in_recovery() as in_recovery, g.unlocked, g.locked, ",
+            token!($token),
+            " as token from (select array(select pg_catalog.pg_advisory_unlock(k) from pg_catalog.unnest($1::pg_catalog.int8[]) as k) \
+             as unlocked, \
+             array(select pg_catalog.pg_try_advisory_lock(k) from pg_catalog.unnest($2::pg_catalog.int8[]) as k) as locked offset 0) as g"
+        )
+    };
+}
+pub(crate) const BATCH: &str = batch!(unfenced);
+pub(crate) const BATCH_FENCED: &str = batch!(fenced);
+
+/// The same behind the gate, and only if no more than `$3` locks are in the server's table then: `locked` is null where it was not tried,
+/// and `in_use` where somebody else is in the gate.
+macro_rules! gated_batch {
+    ($token:tt) => {
+        concat!(
+            "select pg_catalog.pg_is_in_recovery() as in_recovery, g.unlocked, g.locked, ",
+            token!($token),
+            " as token, g.in_use, case when g.gate then pg_catalog.pg_advisory_unlock(2, 1) end as left_gate \
+             from (select r.unlocked, r.gate, r.in_use, \
+             case when r.gate and r.in_use operator(pg_catalog.+) pg_catalog.cardinality($2::pg_catalog.int8[])::pg_catalog.int8 \
+             operator(pg_catalog.<=) $3::pg_catalog.int8 \
+             then array(select pg_catalog.pg_try_advisory_lock(k) from pg_catalog.unnest($2::pg_catalog.int8[]) as k) end as locked \
+             from (select t.unlocked, t.gate, \
+             case when t.gate then (select pg_catalog.count(*) from pg_catalog.pg_locks as p where not p.fastpath) end as in_use \
+             from (select pg_catalog.pg_try_advisory_lock(2, 1) as gate, \
+             array(select pg_catalog.pg_advisory_unlock(k) from pg_catalog.unnest($1::pg_catalog.int8[]) as k) as unlocked offset 0) as t \
+             offset 0) as r offset 0) as g"
+        )
+    };
+}
+pub(crate) const GATED_BATCH: &str = gated_batch!(unfenced);
+pub(crate) const GATED_BATCH_FENCED: &str = gated_batch!(fenced);
+
+/// After a batch that failed in the middle, which keeps what it had done: gives back those of the keys `$1` that the session has, and
+/// leaves the gate. In the order of the keys: null where it had none.
+pub(crate) const GIVE_BACK: &str = with_locks!(
+    ", m as materialized (select l.id, l.ttl from l where l.pid operator(pg_catalog.=) pg_catalog.pg_backend_pid() and l.granted) \
+     select array(select case when exists (select from m where m.id operator(pg_catalog.=) k) then pg_catalog.pg_advisory_unlock(k) end \
+     from pg_catalog.unnest($1::pg_catalog.int8[]) as k) as unlocked, \
+     case when exists (select from m where m.ttl operator(pg_catalog.=) 2::pg_catalog.int8) \
+     then pg_catalog.pg_advisory_unlock(2, 1) end as left_gate"
+);
+
+/// Which of the ids `$1` the lane that is marked with the number in `$2` does not hold.
+pub(crate) const MISSING: &str = with_locks!(
+    "select w.id from pg_catalog.unnest($1::pg_catalog.int8[], $2::pg_catalog.int8[]) as w(id, mark) \
+     where not exists (select from l as k join l as m on m.pid operator(pg_catalog.=) k.pid \
+     where k.granted and k.id operator(pg_catalog.=) w.id \
+     and m.ttl operator(pg_catalog.=) 1::pg_catalog.int8 and m.random operator(pg_catalog.=) w.mark) limit 500"
+);
+
+/// Of the ids `$1`: whether anybody holds it, whether anybody queues for it, and if a lane holds it, its beacon.
+pub(crate) const LOOK: &str = with_locks!(
+    "select w.id, h.held, h.queued, b.ttl, b.random \
+     from pg_catalog.unnest($1::pg_catalog.int8[]) as w(id) \
+     cross join lateral (select pg_catalog.bool_or(l.granted) as held, pg_catalog.bool_or(not l.granted) as queued from l \
+     where l.id operator(pg_catalog.=) w.id) as h \
+     left join lateral (select b.ttl, b.random from l as k join l as b on b.pid operator(pg_catalog.=) k.pid \
+     join l as m on m.pid operator(pg_catalog.=) k.pid and m.random operator(pg_catalog.=) b.random \
+     where k.granted and k.id operator(pg_catalog.=) w.id and b.ttl operator(pg_catalog.>=) 1000::pg_catalog.int8 \
+     and m.ttl operator(pg_catalog.=) 1::pg_catalog.int8 limit 1) as b on true"
+);
+
+/// Sends each of the texts `$2` to the channel `$1`.
+pub(crate) const NOTIFY: &str = "\
+select pg_catalog.count(n.sent) as sent from (select pg_catalog.pg_notify($1::pg_catalog.text, t)::pg_catalog.text as sent \
+from pg_catalog.unnest($2::pg_catalog.text[]) as t offset 0) as n";
+
+/// Settings of a session that waits for the end of another one: `$1` is its idle limit.
+pub(crate) const SETUP_WATCH: &str = "\
+select pg_catalog.set_config('idle_session_timeout', $1::pg_catalog.text, false) as s1, \
+pg_catalog.set_config('client_connection_check_interval', '500', false) as s2, \
+pg_catalog.set_config('statement_timeout', '0', false) as s3, \
+pg_catalog.set_config('lock_timeout', '0', false) as s4, \
+pg_catalog.set_config('tcp_keepalives_idle', '5', false) as s5, \
+pg_catalog.set_config('tcp_keepalives_interval', '2', false) as s6, \
+pg_catalog.set_config('tcp_keepalives_count', '3', false) as s7, \
+case when pg_catalog.current_setting('server_version_num')::pg_catalog.int4 operator(pg_catalog.>=) 170000 \
+then pg_catalog.set_config('transaction_timeout', '0', false) end as s8";
+
+/// Answers when nobody has the beacon `$1`, `$2` any more.
+pub(crate) const WATCH: &str =
+    "select pg_catalog.pg_advisory_lock_shared($1::pg_catalog.int4, $2::pg_catalog.int4)::pg_catalog.text as ended";
+
+/// Where lockers say that they wait for a key, and where its release is told to them. The payload is the namespace and the id, in decimal
+/// with a space between.
+pub(crate) const WANTED_CHANNEL: &str = "distributed_lock_wanted";
+pub(crate) const RELEASED_CHANNEL: &str = "distributed_lock_released";
+
+/// From then on the session hears what is sent there.
+pub(crate) const LISTEN: &str = "listen distributed_lock_wanted; listen distributed_lock_released";
+pub(crate) const LISTEN_TO_ALL: &str =
+    "listen distributed_lock_step_down; listen distributed_lock_wanted; listen distributed_lock_released";
