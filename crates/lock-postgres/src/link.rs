@@ -30,7 +30,8 @@ pub(crate) struct OwnLink {
     client: Arc<Client>,
     socket: SocketHandle,
     ended: watch::Receiver<LastWord>,
-    driver: AbortHandle,
+    /// `None` if somebody else polls it.
+    driver: Option<AbortHandle>,
     holder: Holder,
 }
 
@@ -83,11 +84,18 @@ pub(crate) struct Borrowed(pub(crate) deadpool_postgres::Object);
 impl OwnLink {
     /// Spawns what polls the connection, on the caller's runtime.
     pub(crate) fn drive(opened: Opened) -> Self {
+        let (mut link, driving) = Self::undriven(opened);
+        link.driver = Some(tokio::spawn(driving).abort_handle());
+        link
+    }
+
+    /// With what must be polled for anything to happen. It ends after the connection, or is dropped.
+    pub(crate) fn undriven(opened: Opened) -> (Self, impl Future<Output = ()> + Send + 'static) {
         let Opened { client, connection, socket, .. } = opened;
         let (sender, ended) = watch::channel(None);
         let holder = Holder::default();
         let told = holder.clone();
-        let driver = tokio::spawn(async move {
+        let driving = async move {
             let mut connection = connection;
             // Declared after the connection, so that it is dropped before the socket closes.
             let tell = TellOnDrop(told);
@@ -100,8 +108,8 @@ impl OwnLink {
                     sender.closed().await;
                 }
             }
-        });
-        Self { client: Arc::new(client), socket, ended, driver: driver.abort_handle(), holder }
+        };
+        (Self { client: Arc::new(client), socket, ended, driver: None, holder }, driving)
     }
 
     /// Ends it, the holder being told first. Works also where no runtime polls the driver any more.
@@ -122,7 +130,9 @@ impl Deref for OwnLink {
 impl Drop for OwnLink {
     fn drop(&mut self) {
         self.end();
-        self.driver.abort();
+        if let Some(driver) = &self.driver {
+            driver.abort();
+        }
     }
 }
 

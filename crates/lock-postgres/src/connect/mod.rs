@@ -31,6 +31,8 @@ use tokio_postgres::{
     tls::MakeTlsConnect,
 };
 
+#[cfg(feature = "shared-session")]
+pub(crate) use self::socket::Readiness;
 pub(crate) use self::{
     driver::Driver,
     failure::ConnectError,

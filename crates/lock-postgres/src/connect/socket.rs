@@ -2,18 +2,22 @@
 //! from any thread, with or without a runtime.
 
 use std::{
-    fmt, io,
+    fmt,
+    io::{self, Read, Write},
     net::{IpAddr, Shutdown, SocketAddr},
     os::fd::OwnedFd,
     pin::Pin,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     task::{Context, Poll},
     time::Duration,
 };
 
 use socket2::{SockRef, TcpKeepalive};
 use tokio::{
-    io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf},
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, Interest, ReadBuf},
     net::{TcpStream, UnixStream, lookup_host},
     time::{Instant, sleep, timeout_at},
 };
@@ -34,11 +38,26 @@ const BACKLOG_PAUSE: Duration = Duration::from_millis(10);
 ///
 /// Its drop shuts the writing half down, so that a dropped connection ends its session although a [`SocketHandle`] keeps the
 /// socket open.
-pub(super) struct Socket(Stream);
+pub(super) struct Socket {
+    stream: Stream,
+    direct: Arc<Direct>,
+}
 
 enum Stream {
     Tcp(TcpStream),
     Unix(UnixStream),
+    /// See [`SocketHandle::go_direct`].
+    Direct(socket2::Socket),
+    /// Between two of them.
+    None,
+}
+
+/// What a socket and its handles share.
+#[derive(Debug, Default)]
+struct Direct {
+    wanted: AtomicBool,
+    /// The last write found no room.
+    is_full: AtomicBool,
 }
 
 /// Why there is no socket.
@@ -49,6 +68,10 @@ pub(super) enum Unreached {
 }
 
 impl Socket {
+    fn new(stream: Stream) -> Self {
+        Self { stream, direct: Arc::default() }
+    }
+
     /// Opens a socket to the target. Each address of a name gets its share of the time left, so that one that is dead does
     /// not keep us from the next.
     pub(super) async fn open(target: &Target, deadline: Instant) -> Result<Self, Unreached> {
@@ -67,7 +90,7 @@ impl Socket {
                 Err(_) => Err(io::ErrorKind::TimedOut.into()),
             };
             match opened {
-                Ok(stream) => return Ok(Self(Stream::Tcp(stream))),
+                Ok(stream) => return Ok(Self::new(Stream::Tcp(stream))),
                 Err(error) => failed = Some(error),
             }
         }
@@ -83,40 +106,58 @@ impl Socket {
         loop {
             match UnixStream::connect(&path).await {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => sleep(BACKLOG_PAUSE).await,
-                other => return other.map(|stream| Self(Stream::Unix(stream))),
+                other => return other.map(|stream| Self::new(Stream::Unix(stream))),
             }
         }
     }
 
     /// A handle on a duplicate of the socket.
     pub(super) fn handle(&self) -> io::Result<SocketHandle> {
-        Ok(SocketHandle(Arc::new(self.duplicate()?)))
+        Ok(SocketHandle { socket: Arc::new(self.duplicate()?), direct: Arc::clone(&self.direct) })
     }
 
     pub(super) fn duplicate(&self) -> io::Result<socket2::Socket> {
-        self.as_ref().try_clone()
+        self.as_ref().ok_or(io::ErrorKind::NotConnected)?.try_clone()
     }
 
     /// The address at the other end; `None` for a unix socket.
     pub(super) fn peer(&self) -> Option<IpAddr> {
-        match &self.0 {
+        match &self.stream {
             Stream::Tcp(stream) => stream.peer_addr().ok().map(|address| address.ip()),
-            Stream::Unix(_) => None,
+            _ => None,
         }
     }
 
-    fn as_ref(&self) -> SockRef<'_> {
-        match &self.0 {
-            Stream::Tcp(stream) => SockRef::from(stream),
-            Stream::Unix(stream) => SockRef::from(stream),
+    fn as_ref(&self) -> Option<SockRef<'_>> {
+        match &self.stream {
+            Stream::Tcp(stream) => Some(SockRef::from(stream)),
+            Stream::Unix(stream) => Some(SockRef::from(stream)),
+            Stream::Direct(socket) => Some(SockRef::from(socket)),
+            Stream::None => None,
         }
+    }
+
+    /// The stream, as it is wanted by now.
+    fn stream(&mut self) -> io::Result<&mut Stream> {
+        if self.direct.wanted.load(Ordering::Relaxed) && !matches!(self.stream, Stream::Direct(_)) {
+            let socket = match std::mem::replace(&mut self.stream, Stream::None) {
+                Stream::Tcp(stream) => socket2::Socket::from(stream.into_std()?),
+                Stream::Unix(stream) => socket2::Socket::from(OwnedFd::from(stream.into_std()?)),
+                Stream::Direct(socket) => socket,
+                Stream::None => return Err(io::ErrorKind::NotConnected.into()),
+            };
+            self.stream = Stream::Direct(socket);
+        }
+        Ok(&mut self.stream)
     }
 }
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        // Fails only if the socket is down already.
-        let _ = self.as_ref().shutdown(Shutdown::Write);
+        if let Some(socket) = self.as_ref() {
+            // Fails only if the socket is down already.
+            let _ = socket.shutdown(Shutdown::Write);
+        }
     }
 }
 
@@ -133,45 +174,96 @@ fn set_options(stream: &TcpStream) -> io::Result<()> {
 
 impl AsyncRead for Socket {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        match &mut self.0 {
+        match self.stream()? {
             Stream::Tcp(stream) => Pin::new(stream).poll_read(cx, buf),
             Stream::Unix(stream) => Pin::new(stream).poll_read(cx, buf),
+            Stream::Direct(socket) => {
+                unless_it_would_block(|| socket.read(buf.initialize_unfilled())).map_ok(|read| buf.advance(read))
+            }
+            Stream::None => Poll::Ready(Err(io::ErrorKind::NotConnected.into())),
         }
     }
 }
 
 impl AsyncWrite for Socket {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        match &mut self.0 {
+        let direct = Arc::clone(&self.direct);
+        match self.stream()? {
             Stream::Tcp(stream) => Pin::new(stream).poll_write(cx, buf),
             Stream::Unix(stream) => Pin::new(stream).poll_write(cx, buf),
+            Stream::Direct(socket) => {
+                let written = unless_it_would_block(|| socket.write(buf));
+                direct.is_full.store(written.is_pending(), Ordering::Relaxed);
+                written
+            }
+            Stream::None => Poll::Ready(Err(io::ErrorKind::NotConnected.into())),
         }
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &mut self.0 {
+        match self.stream()? {
             Stream::Tcp(stream) => Pin::new(stream).poll_flush(cx),
             Stream::Unix(stream) => Pin::new(stream).poll_flush(cx),
+            Stream::Direct(_) | Stream::None => Poll::Ready(Ok(())),
         }
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &mut self.0 {
+        match self.stream()? {
             Stream::Tcp(stream) => Pin::new(stream).poll_shutdown(cx),
             Stream::Unix(stream) => Pin::new(stream).poll_shutdown(cx),
+            Stream::Direct(socket) => Poll::Ready(socket.shutdown(Shutdown::Write)),
+            Stream::None => Poll::Ready(Ok(())),
+        }
+    }
+}
+
+fn unless_it_would_block<T>(mut call: impl FnMut() -> io::Result<T>) -> Poll<io::Result<T>> {
+    loop {
+        match call() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Poll::Pending,
+            done => return Poll::Ready(done),
         }
     }
 }
 
 /// Ends a session at its socket. Clones share the socket, which is closed with the last of them.
 #[derive(Clone)]
-pub(crate) struct SocketHandle(Arc<socket2::Socket>);
+pub(crate) struct SocketHandle {
+    socket: Arc<socket2::Socket>,
+    direct: Arc<Direct>,
+}
 
 impl SocketHandle {
     /// Ends the writing half: the server reads the end of the session, and [`until_eof`](Self::until_eof) sees it go.
     pub(crate) fn shutdown_write(&self) {
         // Fails only if the socket is down already.
-        let _ = self.0.shutdown(Shutdown::Write);
+        let _ = self.socket.shutdown(Shutdown::Write);
+    }
+
+    /// From now on no runtime waits for the socket: whoever drives the connection is to poll it when a [`duplicate`](Self::duplicate) of
+    /// the socket is ready, on any thread.
+    #[cfg(feature = "shared-session")]
+    pub(crate) fn go_direct(&self) {
+        self.direct.wanted.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the last write found no room.
+    #[cfg(feature = "shared-session")]
+    pub(crate) fn is_full(&self) -> bool {
+        self.direct.is_full.load(Ordering::Relaxed)
+    }
+
+    /// For the current runtime, which must be one that waits for sockets.
+    #[cfg(feature = "shared-session")]
+    pub(crate) fn readiness(&self) -> io::Result<Readiness> {
+        let socket = self.socket.try_clone()?;
+        let stream = match socket.local_addr()?.is_unix() {
+            true => Stream::Unix(UnixStream::from_std(OwnedFd::from(socket).into())?),
+            false => Stream::Tcp(TcpStream::from_std(socket.into())?),
+        };
+        Ok(Readiness { stream, direct: Arc::clone(&self.direct) })
     }
 
     /// Reads and discards until the server has closed its end, which a PostgreSQL backend does after it has given up its
@@ -180,7 +272,7 @@ impl SocketHandle {
     /// Runs on the current runtime, which need not be the one that drives the connection. Takes the server's answers away
     /// from a connection that is still driven.
     pub(crate) async fn until_eof(&self) -> io::Result<()> {
-        let socket = self.0.try_clone()?;
+        let socket = self.socket.try_clone()?;
         if socket.local_addr()?.is_unix() {
             drain(UnixStream::from_std(OwnedFd::from(socket).into())?).await
         } else {
@@ -198,5 +290,34 @@ async fn drain(mut stream: impl AsyncRead + Unpin) -> io::Result<()> {
 impl fmt::Debug for SocketHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SocketHandle").finish_non_exhaustive()
+    }
+}
+
+/// When a connection that went direct is to be polled, as one runtime sees it.
+#[cfg(feature = "shared-session")]
+pub(crate) struct Readiness {
+    stream: Stream,
+    direct: Arc<Direct>,
+}
+
+#[cfg(feature = "shared-session")]
+impl Readiness {
+    /// Completes when there is something to read, or room to write where that was missing. Cancel safe.
+    pub(crate) async fn ready(&self) {
+        let interest = match self.direct.is_full.load(Ordering::Relaxed) {
+            true => Interest::READABLE | Interest::WRITABLE,
+            false => Interest::READABLE,
+        };
+        // Whoever polls reads until nothing is left, so that the next is told anew.
+        let read = || Err::<(), _>(io::ErrorKind::WouldBlock.into());
+        // Without a reactor nothing comes any more.
+        let ready = match &self.stream {
+            Stream::Tcp(stream) => stream.ready(interest).await.map(|_| stream.try_io(interest, read)),
+            Stream::Unix(stream) => stream.ready(interest).await.map(|_| stream.try_io(interest, read)),
+            Stream::Direct(_) | Stream::None => Err(io::ErrorKind::NotConnected.into()),
+        };
+        if ready.is_err() {
+            std::future::pending::<()>().await;
+        }
     }
 }

@@ -1,14 +1,23 @@
 //! What only a session that owns many locks asks.
 
+use std::pin::Pin;
+
+use distributed_lock::{Error, ErrorKind};
 use tokio_postgres::{Row, Statement, types::Type};
 
 use super::{DriverError, Session};
 use crate::{
     answer::beacon_taken,
+    connect::{Connector, Opened},
     error,
+    link::OwnLink,
     sql::{GRANTED, RECOVERY},
     sql_lanes as sql,
+    world::WorldCell,
 };
+
+/// The driver's side of a session that is polled by somebody else.
+pub(crate) type Driving = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Prepared for one session, so that none of its statements is a long write.
 #[derive(Clone, Debug)]
@@ -90,8 +99,35 @@ pub(crate) struct LockTable {
 }
 
 impl Session {
+    /// Opens one that is to own many locks, with what must be polled for anything to happen.
+    pub(crate) async fn open_lane(
+        connector: &Connector,
+        idle: i32,
+        world: &WorldCell,
+    ) -> distributed_lock::Result<(Self, Driving, Batch, LockTable)> {
+        let set_up = async |opened: Opened| {
+            let target = opened.target.clone();
+            let (link, driving) = OwnLink::undriven(opened);
+            let mut driving: Driving = Box::pin(driving);
+            let ready = async {
+                let session = Self::set_up(link, &target, idle, world).await?;
+                let (batch, table) = session.make_lane().await?;
+                Ok((session, batch, table))
+            };
+            tokio::select! {
+                biased;
+                ready = ready => ready.map(|(session, batch, table)| (session, driving, batch, table)),
+                () = &mut driving => {
+                    let message = format!("{target} ended the session while it was set up");
+                    Err(Error::new(ErrorKind::Unavailable, message))
+                }
+            }
+        };
+        connector.first(set_up).await
+    }
+
     /// Makes it one that owns many locks.
-    pub(crate) async fn make_lane(&self) -> distributed_lock::Result<(Batch, LockTable)> {
+    async fn make_lane(&self) -> distributed_lock::Result<(Batch, LockTable)> {
         let (keys, gated) = ([Type::INT8_ARRAY, Type::INT8_ARRAY], [Type::INT8_ARRAY, Type::INT8_ARRAY, Type::INT8]);
         let mark = [(&self.random as _, Type::INT4)];
         let client = self.client();
@@ -152,6 +188,6 @@ impl Session {
     }
 }
 
-fn prepare_failed(error: DriverError) -> distributed_lock::Error {
+fn prepare_failed(error: DriverError) -> Error {
     error::wrap(error, "prepare a session for many locks")
 }

@@ -20,18 +20,20 @@ use crate::{
 impl Session {
     /// Opens a session on the first server that accepts locks. `idle` is the limit of a session that owns nothing, in ms.
     pub(crate) async fn open(connector: &Connector, idle: i32, world: &WorldCell) -> Result<Self> {
-        connector.first(|opened| Self::set_up(opened, idle, world)).await
+        let set_up = async |opened: Opened| {
+            let target = opened.target.clone();
+            Self::set_up(OwnLink::drive(opened), &target, idle, world).await
+        };
+        connector.first(set_up).await
     }
 
-    async fn set_up(opened: Opened, idle: i32, world: &WorldCell) -> Result<Self> {
-        let target = opened.target.clone();
-        let link = OwnLink::drive(opened);
+    pub(super) async fn set_up(link: OwnLink, target: &str, idle: i32, world: &WorldCell) -> Result<Self> {
         let beacon = Beacon { ttl_millis: idle, random: random() };
         // All in one write.
         let (identity, initialized) =
             tokio::try_join!(biased; link.query_typed_one(sql::IDENTITY, &[]), initialize(&link, beacon))
-                .map_err(|error| set_up_failed(error, &target))?;
-        ensure_identity(&identity, &target, world)?;
+                .map_err(|error| set_up_failed(error, target))?;
+        ensure_identity(&identity, target, world)?;
         let (statements, own) = initialized.ok_or_else(beacon_taken)?;
         let link = Link::Own(link);
         Ok(Self {

@@ -1,13 +1,16 @@
 //! A lane: one session that owns many locks, and the task that talks to it. What is asked of it while a statement is in flight goes
 //! together in the next one. It is the unit of heartbeat and of loss.
 
+mod alarm;
 mod asked;
 mod batches;
 mod holds;
 mod proofs;
+mod pump;
 mod work;
 
 use std::{
+    fmt,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -19,7 +22,7 @@ use distributed_lock::Result;
 use tokio::sync::mpsc;
 
 pub(super) use self::asked::{Granted, Lock, Order, Renew, Ticket, Unlock};
-use self::work::Work;
+use self::{alarm::Alarm, pump::Pump, work::Work};
 use super::{notices::Notices, runtime::OwnRuntime};
 use crate::{
     connect::{Connector, SocketHandle},
@@ -29,16 +32,16 @@ use crate::{
 };
 
 /// Where orders for a lane are given.
-#[derive(Debug)]
 pub(super) struct Lane {
     orders: mpsc::UnboundedSender<Order>,
     /// Keys that it holds or asks for.
     load: Arc<AtomicUsize>,
-    socket: Option<SocketHandle>,
+    pump: Arc<Pump>,
+    socket: SocketHandle,
     ttl: Duration,
     mark: i64,
     /// As long as anybody has a lock of it.
-    _runtime: Arc<OwnRuntime>,
+    runtime: Arc<OwnRuntime>,
 }
 
 impl Lane {
@@ -50,18 +53,27 @@ impl Lane {
         runtime: Arc<OwnRuntime>,
         timing: Timing,
     ) -> Result<Self> {
-        let session = Session::open(connector, server_millis(timing.ttl()), &core.world).await?;
-        let (batch, table) = session.make_lane().await?;
+        let (session, driving, batch, table) =
+            Session::open_lane(connector, server_millis(timing.ttl()), &core.world).await?;
         let (orders, inbox) = mpsc::unbounded_channel();
         let (socket, mark) = (session.link().socket().cloned(), session.mark());
-        let load = Arc::<AtomicUsize>::default();
+        let socket = socket.ok_or_else(super::ended)?;
+        let (load, alarm) = (Arc::<AtomicUsize>::default(), Arc::new(Alarm::new()));
+        let inbox = (inbox, Arc::clone(&load));
         let work =
-            Work::new(Arc::clone(core), notices.clone(), session, (batch, table), timing, (inbox, Arc::clone(&load)));
-        tokio::spawn(work.run());
+            Work::new(Arc::clone(core), notices.clone(), session, (batch, table), timing, inbox, Arc::clone(&alarm));
+        let running = async move {
+            tokio::select! {
+                biased;
+                () = work.run() => {}
+                () = driving => {}
+            }
+        };
+        let pump = Pump::start(running, socket.clone(), alarm);
         if let Some(housekeeping) = &core.housekeeping {
             housekeeping.listen();
         }
-        Ok(Self { orders, load, socket, ttl: timing.ttl(), mark, _runtime: runtime })
+        Ok(Self { orders, pump, load, socket, ttl: timing.ttl(), mark, runtime })
     }
 
     /// Gives the order back if the lane has ended.
@@ -69,8 +81,9 @@ impl Lane {
         let asks = matches!(order, Order::Lock(_));
         if asks {
             self.load.fetch_add(1, Ordering::Relaxed);
+            self.pump.attend(self.runtime.handle());
         }
-        self.orders.send(order).map_err(|refused| {
+        self.pump.tell(|| self.orders.send(order)).map_err(|refused| {
             if asks {
                 self.load.fetch_sub(1, Ordering::Relaxed);
             }
@@ -102,8 +115,12 @@ impl Lane {
 
     /// Until the server has let go of it.
     pub(super) async fn until_eof(&self) {
-        if let Some(socket) = &self.socket {
-            let _ = socket.until_eof().await;
-        }
+        let _ = self.socket.until_eof().await;
+    }
+}
+
+impl fmt::Debug for Lane {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lane").field("ttl", &self.ttl).field("load", &self.load()).finish_non_exhaustive()
     }
 }

@@ -85,10 +85,11 @@ async fn odd_names_are_distinct_keys(bench: &Bench) -> Outcome {
     let (ours, theirs) = (bench.locker().await?, bench.locker().await?);
     for (one, other) in PAIRS {
         let guard = given(one, ours.try_acquire(bench.key_named(one), LONG).await)?;
-        let _second = given(other, theirs.try_acquire(bench.key_named(other), LONG).await)?;
+        let second = given(other, theirs.try_acquire(bench.key_named(other), LONG).await)?;
         let again = theirs.try_acquire(bench.key_named(one), LONG).await?;
         check!(again.is_contended(), "{one:?} does not exclude");
         bench.freed(&theirs, &bench.key_named(one), guard).await?;
+        bench.freed(&ours, &bench.key_named(other), second).await?;
     }
     Ok(())
 }

@@ -11,12 +11,9 @@ use std::{
 
 use distributed_lock::{Loss, LossCause};
 use futures_util::StreamExt;
-use tokio::{
-    sync::{mpsc, watch},
-    time::sleep,
-};
+use tokio::sync::{mpsc, watch};
 
-use super::{Granted, Lock, Order, Renew, Unlock, batches::Batches, holds::Holds, proofs::Proofs};
+use super::{Granted, Lock, Order, Renew, Unlock, alarm::Alarm, batches::Batches, holds::Holds, proofs::Proofs};
 use crate::{
     core::Core,
     error,
@@ -56,6 +53,7 @@ pub(super) struct Work {
     /// Since when it has had nothing to do.
     idle_since: Instant,
     pub(super) closing: bool,
+    alarm: Arc<Alarm>,
 }
 
 impl Work {
@@ -66,6 +64,7 @@ impl Work {
         (batch, table): (Batch, LockTable),
         timing: Timing,
         (inbox, load): (mpsc::UnboundedReceiver<Order>, Arc<AtomicUsize>),
+        alarm: Arc<Alarm>,
     ) -> Self {
         let now = core.clock.now();
         Self {
@@ -87,6 +86,7 @@ impl Work {
             gate_opens: None,
             idle_since: now,
             closing: false,
+            alarm,
             core,
         }
     }
@@ -100,7 +100,12 @@ impl Work {
         if loss.cause() == LossCause::HeartbeatTimeout {
             // See `keeper::lost`: others must not get in before the deadline while the work of a holder may still be ending.
             let deadline = self.timing.deadline(self.last_proof(), self.timing.ttl()) + self.timing.margin() / 2;
-            sleep(deadline.saturating_duration_since(self.core.clock.now())).await;
+            let pause = deadline.saturating_duration_since(self.core.clock.now());
+            tokio::select! {
+                biased;
+                () = async { while let Ended::Look = link::ended(&mut self.ended).await {} } => {}
+                () = self.alarm.after(pause) => {}
+            }
         }
     }
 
@@ -125,6 +130,7 @@ impl Work {
                 self.inbox.close();
                 continue;
             }
+            self.alarm.set_busy(!self.is_idle() || self.proofs.oldest().is_some());
             let limit = second_look.or_else(|| self.answer_due());
             let idle_ends = self.idle_since + IDLE;
             let wakes = [limit, self.next_heartbeat(), self.holds.next_expiry(), self.gate_opens, Some(idle_ends)];
@@ -134,10 +140,12 @@ impl Work {
                 biased;
                 Some(answer) = self.batches.answers.next() => {
                     second_look = None;
+                    self.alarm.answered();
                     self.batch_answered(answer)?;
                 }
                 Some(answer) = self.proofs.answers.next() => {
                     second_look = None;
+                    self.alarm.answered();
                     self.proof_answered(answer)?;
                 }
                 ended = link::ended(&mut self.ended) => {
@@ -153,7 +161,7 @@ impl Work {
                     // Nobody is left who could order anything.
                     None => self.close(),
                 },
-                () = sleep(wake.saturating_duration_since(now)) => {
+                () = self.alarm.after(wake.saturating_duration_since(now)) => {
                     let now = self.core.clock.now();
                     match second_look {
                         _ if limit.is_none_or(|limit| now < limit) => {}
@@ -240,6 +248,13 @@ impl Work {
         // With their claims.
         self.unload(self.holds.len());
         self.holds.clear();
+    }
+}
+
+/// Whatever ends it, nobody relies on what it owned.
+impl Drop for Work {
+    fn drop(&mut self) {
+        self.lose(&Loss::new(LossCause::SessionEnded));
     }
 }
 
