@@ -56,6 +56,8 @@ enum Stream {
 #[derive(Debug, Default)]
 struct Direct {
     wanted: AtomicBool,
+    /// Nothing is left to read, so that a look for it would be in vain, until something comes.
+    is_empty: AtomicBool,
     /// The last write found no room.
     is_full: AtomicBool,
 }
@@ -174,11 +176,24 @@ fn set_options(stream: &TcpStream) -> io::Result<()> {
 
 impl AsyncRead for Socket {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let direct = Arc::clone(&self.direct);
         match self.stream()? {
             Stream::Tcp(stream) => Pin::new(stream).poll_read(cx, buf),
             Stream::Unix(stream) => Pin::new(stream).poll_read(cx, buf),
+            Stream::Direct(_) if direct.is_empty.load(Ordering::Acquire) => Poll::Pending,
             Stream::Direct(socket) => {
-                unless_it_would_block(|| socket.read(buf.initialize_unfilled())).map_ok(|read| buf.advance(read))
+                // Before the read: whatever comes after it, it is told anew.
+                direct.is_empty.store(true, Ordering::Release);
+                let room = buf.initialize_unfilled();
+                let room_left = room.len();
+                let read = unless_it_would_block(|| socket.read(room));
+                // A read that leaves room has taken all there was; zero is the end, which stays.
+                if !matches!(read, Poll::Pending | Poll::Ready(Ok(1..)))
+                    || matches!(read, Poll::Ready(Ok(all)) if all == room_left)
+                {
+                    direct.is_empty.store(false, Ordering::Release);
+                }
+                read.map_ok(|read| buf.advance(read))
             }
             Stream::None => Poll::Ready(Err(io::ErrorKind::NotConnected.into())),
         }
@@ -247,6 +262,12 @@ impl SocketHandle {
     #[cfg(feature = "shared-session")]
     pub(crate) fn go_direct(&self) {
         self.direct.wanted.store(true, Ordering::Relaxed);
+    }
+
+    /// The next poll is to look whether there is something to read.
+    #[cfg(feature = "shared-session")]
+    pub(crate) fn look(&self) {
+        self.direct.is_empty.store(false, Ordering::Release);
     }
 
     /// Whether the last write found no room.
@@ -319,5 +340,6 @@ impl Readiness {
         if ready.is_err() {
             std::future::pending::<()>().await;
         }
+        self.direct.is_empty.store(false, Ordering::Release);
     }
 }

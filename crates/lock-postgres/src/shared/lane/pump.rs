@@ -255,6 +255,7 @@ impl Guardian {
             }
             pump.dozes.store(false, Ordering::Release);
             let read_by_others = pump.alarm.answers() != answers;
+            pump.socket.look();
             pump.poll();
             // What we found to read was there for whoever attends the lane as well.
             if attended && !read_by_others && pump.alarm.answers() != answers && pause >= LOOK {
