@@ -47,7 +47,8 @@ enum Stream {
     Tcp(TcpStream),
     Unix(UnixStream),
     /// See [`SocketHandle::go_direct`].
-    Direct(socket2::Socket),
+    DirectTcp(std::net::TcpStream),
+    DirectUnix(std::os::unix::net::UnixStream),
     /// Between two of them.
     None,
 }
@@ -134,21 +135,20 @@ impl Socket {
         match &self.stream {
             Stream::Tcp(stream) => Some(SockRef::from(stream)),
             Stream::Unix(stream) => Some(SockRef::from(stream)),
-            Stream::Direct(socket) => Some(SockRef::from(socket)),
+            Stream::DirectTcp(stream) => Some(SockRef::from(stream)),
+            Stream::DirectUnix(stream) => Some(SockRef::from(stream)),
             Stream::None => None,
         }
     }
 
     /// The stream, as it is wanted by now.
     fn stream(&mut self) -> io::Result<&mut Stream> {
-        if self.direct.wanted.load(Ordering::Relaxed) && !matches!(self.stream, Stream::Direct(_)) {
-            let socket = match std::mem::replace(&mut self.stream, Stream::None) {
-                Stream::Tcp(stream) => socket2::Socket::from(stream.into_std()?),
-                Stream::Unix(stream) => socket2::Socket::from(OwnedFd::from(stream.into_std()?)),
-                Stream::Direct(socket) => socket,
-                Stream::None => return Err(io::ErrorKind::NotConnected.into()),
+        if self.direct.wanted.load(Ordering::Relaxed) && matches!(self.stream, Stream::Tcp(_) | Stream::Unix(_)) {
+            self.stream = match std::mem::replace(&mut self.stream, Stream::None) {
+                Stream::Tcp(stream) => Stream::DirectTcp(stream.into_std()?),
+                Stream::Unix(stream) => Stream::DirectUnix(stream.into_std()?),
+                direct => direct,
             };
-            self.stream = Stream::Direct(socket);
         }
         Ok(&mut self.stream)
     }
@@ -180,21 +180,8 @@ impl AsyncRead for Socket {
         match self.stream()? {
             Stream::Tcp(stream) => Pin::new(stream).poll_read(cx, buf),
             Stream::Unix(stream) => Pin::new(stream).poll_read(cx, buf),
-            Stream::Direct(_) if direct.is_empty.load(Ordering::Acquire) => Poll::Pending,
-            Stream::Direct(socket) => {
-                // Before the read: whatever comes after it, it is told anew.
-                direct.is_empty.store(true, Ordering::Release);
-                let room = buf.initialize_unfilled();
-                let room_left = room.len();
-                let read = unless_it_would_block(|| socket.read(room));
-                // A read that leaves room has taken all there was; zero is the end, which stays.
-                if !matches!(read, Poll::Pending | Poll::Ready(Ok(1..)))
-                    || matches!(read, Poll::Ready(Ok(all)) if all == room_left)
-                {
-                    direct.is_empty.store(false, Ordering::Release);
-                }
-                read.map_ok(|read| buf.advance(read))
-            }
+            Stream::DirectTcp(stream) => direct.read(stream, buf),
+            Stream::DirectUnix(stream) => direct.read(stream, buf),
             Stream::None => Poll::Ready(Err(io::ErrorKind::NotConnected.into())),
         }
     }
@@ -206,11 +193,8 @@ impl AsyncWrite for Socket {
         match self.stream()? {
             Stream::Tcp(stream) => Pin::new(stream).poll_write(cx, buf),
             Stream::Unix(stream) => Pin::new(stream).poll_write(cx, buf),
-            Stream::Direct(socket) => {
-                let written = unless_it_would_block(|| socket.write(buf));
-                direct.is_full.store(written.is_pending(), Ordering::Relaxed);
-                written
-            }
+            Stream::DirectTcp(stream) => direct.write(stream, buf),
+            Stream::DirectUnix(stream) => direct.write(stream, buf),
             Stream::None => Poll::Ready(Err(io::ErrorKind::NotConnected.into())),
         }
     }
@@ -219,7 +203,7 @@ impl AsyncWrite for Socket {
         match self.stream()? {
             Stream::Tcp(stream) => Pin::new(stream).poll_flush(cx),
             Stream::Unix(stream) => Pin::new(stream).poll_flush(cx),
-            Stream::Direct(_) | Stream::None => Poll::Ready(Ok(())),
+            Stream::DirectTcp(_) | Stream::DirectUnix(_) | Stream::None => Poll::Ready(Ok(())),
         }
     }
 
@@ -227,9 +211,38 @@ impl AsyncWrite for Socket {
         match self.stream()? {
             Stream::Tcp(stream) => Pin::new(stream).poll_shutdown(cx),
             Stream::Unix(stream) => Pin::new(stream).poll_shutdown(cx),
-            Stream::Direct(socket) => Poll::Ready(socket.shutdown(Shutdown::Write)),
+            Stream::DirectTcp(stream) => Poll::Ready(stream.shutdown(Shutdown::Write)),
+            Stream::DirectUnix(stream) => Poll::Ready(stream.shutdown(Shutdown::Write)),
             Stream::None => Poll::Ready(Ok(())),
         }
+    }
+}
+
+impl Direct {
+    fn read(&self, stream: &mut impl Read, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if self.is_empty.load(Ordering::Acquire) {
+            return Poll::Pending;
+        }
+        // Before the read: of whatever comes after it we are told.
+        self.is_empty.store(true, Ordering::Release);
+        let room = buf.initialize_unfilled();
+        let read = unless_it_would_block(|| stream.read(room));
+        // One that leaves room has taken all there was. The end stays.
+        let all = match &read {
+            Poll::Pending => true,
+            Poll::Ready(Ok(read)) => (1..room.len()).contains(read),
+            Poll::Ready(Err(_)) => false,
+        };
+        if !all {
+            self.is_empty.store(false, Ordering::Release);
+        }
+        read.map_ok(|read| buf.advance(read))
+    }
+
+    fn write(&self, stream: &mut impl Write, buf: &[u8]) -> Poll<io::Result<usize>> {
+        let written = unless_it_would_block(|| stream.write(buf));
+        self.is_full.store(written.is_pending(), Ordering::Relaxed);
+        written
     }
 }
 
@@ -335,7 +348,7 @@ impl Readiness {
         let ready = match &self.stream {
             Stream::Tcp(stream) => stream.ready(interest).await.map(|_| stream.try_io(interest, read)),
             Stream::Unix(stream) => stream.ready(interest).await.map(|_| stream.try_io(interest, read)),
-            Stream::Direct(_) | Stream::None => Err(io::ErrorKind::NotConnected.into()),
+            _ => Err(io::ErrorKind::NotConnected.into()),
         };
         if ready.is_err() {
             std::future::pending::<()>().await;

@@ -32,6 +32,10 @@ impl Alarm {
         *self.next.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    pub(super) fn set_in(&self, pause: Duration) {
+        self.set(Instant::now() + pause.min(NEVER));
+    }
+
     fn set(&self, at: Instant) {
         *self.next.lock().unwrap_or_else(PoisonError::into_inner) = at;
     }

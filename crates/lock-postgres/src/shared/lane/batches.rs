@@ -3,11 +3,12 @@
 use std::{
     collections::VecDeque,
     sync::Arc,
+    task::{Context, Poll},
     time::{Duration, Instant},
 };
 
 use distributed_lock::{Error, ErrorKind, LockGuard, Loss, LossCause, Release, backend::HoldRecord};
-use futures_util::{FutureExt, future::BoxFuture, stream::FuturesOrdered};
+use tokio_util::sync::ReusableBoxFuture;
 
 use super::{
     Granted, Lock, Ticket, Unlock,
@@ -37,16 +38,24 @@ const GATE_PAUSE: Duration = Duration::from_millis(10);
 
 #[derive(Default)]
 pub(super) struct Batches {
-    pub(super) answers: FuturesOrdered<BoxFuture<'static, Result<Answer, DriverError>>>,
     sent: VecDeque<Sent>,
+    /// Memory of answers that came.
+    spare: Vec<Answering>,
+    /// Those of a statement that ends the lane.
+    unanswered: Vec<Lock>,
     tickets: u64,
 }
+
+type Answering = ReusableBoxFuture<'static, Result<Answer, DriverError>>;
 
 struct Sent {
     at: Instant,
     unlocks: Vec<Unlock>,
     asks: Vec<Lock>,
     what: What,
+    answering: Answering,
+    /// The answer, if it was there at once.
+    answer: Option<Result<Answer, DriverError>>,
 }
 
 enum What {
@@ -61,6 +70,43 @@ pub(super) enum Answer {
 }
 
 impl Batches {
+    /// The answer to the oldest.
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Answer, DriverError>> {
+        let Some(oldest) = self.sent.front_mut() else { return Poll::Pending };
+        match oldest.answer.take() {
+            Some(answer) => Poll::Ready(answer),
+            None => oldest.answering.poll(cx),
+        }
+    }
+
+    /// With the first poll it is on its way.
+    fn send(
+        &mut self,
+        (at, what): (Instant, What),
+        (unlocks, asks): (Vec<Unlock>, Vec<Lock>),
+        asking: impl Future<Output = Result<Answer, DriverError>> + Send + 'static,
+        cx: &mut Context<'_>,
+    ) {
+        let mut answering = match self.spare.pop() {
+            Some(mut spare) => {
+                spare.set(asking);
+                spare
+            }
+            None => Answering::new(asking),
+        };
+        let answer = match answering.poll(cx) {
+            Poll::Ready(answer) => Some(answer),
+            Poll::Pending => None,
+        };
+        self.sent.push_back(Sent { at, unlocks, asks, what, answering, answer });
+    }
+
+    fn take_oldest(&mut self) -> Option<(Instant, Vec<Unlock>, Vec<Lock>, What)> {
+        let Sent { at, unlocks, asks, what, answering, .. } = self.sent.pop_front()?;
+        self.spare.push(answering);
+        Some((at, unlocks, asks, what))
+    }
+
     pub(super) fn are_none(&self) -> bool {
         self.sent.is_empty()
     }
@@ -86,16 +132,16 @@ impl LockTable {
 }
 
 impl Work {
-    pub(super) fn send_batches(&mut self, now: Instant) {
+    pub(super) fn send_batches(&mut self, now: Instant, cx: &mut Context<'_>) {
         while self.batches.sent.len() < UNDER_WAY && (!self.asks.is_empty() || !self.unlocks.is_empty()) {
-            if !self.send_batch(now) {
+            if !self.send_batch(now, cx) {
                 return;
             }
         }
     }
 
     /// Up to as many keys as fit, those to be given back first. `false` if there is nothing to send now.
-    fn send_batch(&mut self, now: Instant) -> bool {
+    fn send_batch(&mut self, now: Instant, cx: &mut Context<'_>) -> bool {
         let mut unlocks = Vec::new();
         while unlocks.len() < BATCH {
             let Some(unlock) = self.unlocks.pop_front() else { break };
@@ -115,10 +161,9 @@ impl Work {
             fenced: asks.iter().any(|lock| lock.fenced),
             limit,
         };
-        let (session, batch) = (Arc::clone(&self.session), self.batch.clone());
-        let asked = async move { session.run_batch(&batch, &keys).await.map(Answer::Batch) };
-        self.batches.answers.push_back(asked.boxed());
-        self.batches.sent.push_back(Sent { at: now, unlocks, asks, what: What::Batch });
+        let (session, batch) = (Arc::clone(&self.session), Arc::clone(&self.batch));
+        let asking = async move { session.run_batch(&batch, &keys).await.map(Answer::Batch) };
+        self.batches.send((now, What::Batch), (unlocks, asks), asking, cx);
         true
     }
 
@@ -146,33 +191,41 @@ impl Work {
         (asks, limit)
     }
 
-    pub(super) fn batch_answered(&mut self, answer: Result<Answer, DriverError>) -> Result<(), Loss> {
-        let Some(sent) = self.batches.sent.pop_front() else { return Ok(()) };
-        match answer {
-            Ok(Answer::Batch(answer)) => self.batch_done(sent, answer),
-            Ok(Answer::GivenBack(given_back)) => {
-                self.given_back(sent, given_back);
+    pub(super) fn batch_answered(
+        &mut self,
+        answer: Result<Answer, DriverError>,
+        cx: &mut Context<'_>,
+    ) -> Result<(), Loss> {
+        let Some((at, unlocks, asks, what)) = self.batches.take_oldest() else { return Ok(()) };
+        match (answer, what) {
+            (Ok(Answer::Batch(answer)), _) => self.batch_done(at, (unlocks, asks), answer),
+            (Ok(Answer::GivenBack(given_back)), What::GiveBack(error)) => {
+                self.given_back((unlocks, asks), given_back, &error);
                 Ok(())
             }
-            Err(error) if error::leaves_session(&error) && matches!(sent.what, What::Batch) => {
-                self.give_back(sent, error);
+            (Err(error), What::Batch) if error::leaves_session(&error) => {
+                self.give_back((unlocks, asks), error, cx);
                 Ok(())
             }
-            Err(error) => {
-                // Told with all others when the lane ends.
-                self.batches.sent.push_front(sent);
+            (Err(error), _) => {
+                self.batches.unanswered = asks;
                 Err(loss_by(error))
             }
+            (Ok(Answer::GivenBack(_)), What::Batch) => Ok(()),
         }
     }
 
-    fn batch_done(&mut self, sent: Sent, answer: BatchAnswer) -> Result<(), Loss> {
+    fn batch_done(
+        &mut self,
+        at: Instant,
+        (unlocks, asks): (Vec<Unlock>, Vec<Lock>),
+        answer: BatchAnswer,
+    ) -> Result<(), Loss> {
         let BatchAnswer { unlocked, locked, token, in_recovery } = answer;
         if in_recovery {
-            self.batches.sent.push_front(sent);
+            self.batches.unanswered = asks;
             return Err(Loss::new(LossCause::NotOurs));
         }
-        let Sent { at, unlocks, asks, .. } = sent;
         let mut bad = None;
         for (unlock, owned) in unlocks.into_iter().zip(unlocked) {
             if !owned {
@@ -248,21 +301,21 @@ impl Work {
     }
 
     /// A batch failed in the middle: what it had done stays.
-    fn give_back(&mut self, sent: Sent, error: DriverError) {
-        let ids: Vec<_> = sent
-            .unlocks
-            .iter()
-            .map(|unlock| unlock.ticket.0)
-            .chain(sent.asks.iter().map(|lock| lock.claim.id))
-            .collect();
-        let (session, batch) = (Arc::clone(&self.session), self.batch.clone());
-        let asked = async move { session.give_back(&batch, &ids).await.map(Answer::GivenBack) };
-        self.batches.answers.push_back(asked.boxed());
-        self.batches.sent.push_back(Sent { at: self.core.clock.now(), what: What::GiveBack(Arc::new(error)), ..sent });
+    fn give_back(&mut self, (unlocks, asks): (Vec<Unlock>, Vec<Lock>), error: DriverError, cx: &mut Context<'_>) {
+        let given = unlocks.iter().map(|unlock| unlock.ticket.0);
+        let ids: Vec<_> = given.chain(asks.iter().map(|lock| lock.claim.id)).collect();
+        let (session, batch) = (Arc::clone(&self.session), Arc::clone(&self.batch));
+        let asking = async move { session.give_back(&batch, &ids).await.map(Answer::GivenBack) };
+        let what = What::GiveBack(Arc::new(error));
+        self.batches.send((self.core.clock.now(), what), (unlocks, asks), asking, cx);
     }
 
-    fn given_back(&mut self, sent: Sent, given_back: Vec<Option<bool>>) {
-        let Sent { unlocks, asks, what: What::GiveBack(error), .. } = sent else { return };
+    fn given_back(
+        &mut self,
+        (unlocks, asks): (Vec<Unlock>, Vec<Lock>),
+        given_back: Vec<Option<bool>>,
+        error: &Arc<DriverError>,
+    ) {
         for (unlock, owned) in unlocks.into_iter().zip(given_back) {
             let how = match owned {
                 Some(true) => Ok(Release::Released),
@@ -270,14 +323,14 @@ impl Work {
                 None => {
                     let message = "the key is free, but the server refused the statement that gave it back, and did not say whether it \
                                    was ours to the end";
-                    Err(Error::new(ErrorKind::Unavailable, message).with_source(SharedError(Arc::clone(&error))))
+                    Err(Error::new(ErrorKind::Unavailable, message).with_source(SharedError(Arc::clone(error))))
                 }
             };
             self.is_free(unlock, how);
         }
         for lock in asks {
             self.unload(1);
-            lock.refuse(error::shared(&error, "take the lock"));
+            lock.refuse(error::shared(error, "take the lock"));
         }
     }
 
@@ -301,7 +354,8 @@ impl Work {
     /// When the lane ends: those who ask may ask another one, unless an answer is missing.
     pub(super) fn lose_asks(&mut self, loss: &Loss) {
         let sent = std::mem::take(&mut self.batches.sent);
-        let under_way = sent.into_iter().flat_map(|sent| sent.asks);
+        let unanswered = std::mem::take(&mut self.batches.unanswered);
+        let under_way = unanswered.into_iter().chain(sent.into_iter().flat_map(|sent| sent.asks));
         for lock in under_way {
             self.unload(1);
             // Whatever it took ended with the session.

@@ -2,15 +2,17 @@
 
 use std::{
     collections::VecDeque,
+    future::poll_fn,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
+    task::{Context, Poll},
     time::{Duration, Instant},
 };
 
 use distributed_lock::{Loss, LossCause};
-use futures_util::StreamExt;
+use futures_util::{FutureExt, StreamExt, future::BoxFuture};
 use tokio::sync::{mpsc, watch};
 
 use super::{Granted, Lock, Order, Renew, Unlock, alarm::Alarm, batches::Batches, holds::Holds, proofs::Proofs};
@@ -33,11 +35,11 @@ pub(super) struct Work {
     pub(super) core: Arc<Core>,
     pub(super) notices: Notices,
     pub(super) session: Arc<Session>,
-    pub(super) batch: Batch,
+    pub(super) batch: Arc<Batch>,
     pub(super) table: LockTable,
     pub(super) timing: Timing,
     pub(super) owner: Owner,
-    ended: Option<watch::Receiver<LastWord>>,
+    ended: BoxFuture<'static, LastWord>,
     inbox: mpsc::UnboundedReceiver<Order>,
     load: Arc<AtomicUsize>,
     // What is to be sent.
@@ -50,6 +52,8 @@ pub(super) struct Work {
     pub(super) proofs: Proofs,
     /// Until when nothing is asked behind the gate.
     pub(super) gate_opens: Option<Instant>,
+    /// Until when a late answer is looked for.
+    second_look: Option<Instant>,
     /// Since when it has had nothing to do.
     idle_since: Instant,
     pub(super) closing: bool,
@@ -70,9 +74,9 @@ impl Work {
         Self {
             notices,
             owner: Owner::Session(session.beacon(&timing)),
-            ended: session.link().watch(),
+            ended: until_ended(session.link().watch()).boxed(),
             session: Arc::new(session),
-            batch,
+            batch: Arc::new(batch),
             table,
             timing,
             inbox,
@@ -84,6 +88,7 @@ impl Work {
             batches: Batches::default(),
             proofs: Proofs::new(now),
             gate_opens: None,
+            second_look: None,
             idle_since: now,
             closing: false,
             alarm,
@@ -92,7 +97,7 @@ impl Work {
     }
 
     pub(super) async fn run(mut self) {
-        let loss = match self.work().await {
+        let loss = match poll_fn(|cx| self.poll(cx)).await {
             Ok(()) => Loss::new(LossCause::Closed),
             Err(loss) => loss,
         };
@@ -103,74 +108,96 @@ impl Work {
             let pause = deadline.saturating_duration_since(self.core.clock.now());
             tokio::select! {
                 biased;
-                () = async { while let Ended::Look = link::ended(&mut self.ended).await {} } => {}
+                _ = &mut self.ended => {}
                 () = self.alarm.after(pause) => {}
             }
         }
     }
 
-    /// Until it is closed, or idle for long, or lost.
-    async fn work(&mut self) -> Result<(), Loss> {
-        let mut second_look = None;
+    /// Until it is closed, or idle for long, or lost. By hand, since it is on the way of every lock.
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Loss>> {
         loop {
-            while let Ok(order) = self.inbox.try_recv() {
-                self.take(order);
-            }
+            self.take_orders(cx);
             let now = self.core.clock.now();
             self.free_what_expired(now);
-            self.send_batches(now);
+            self.send_batches(now, cx);
             self.send_heartbeat_if_due(now);
+            if let Poll::Ready(answer) = self.batches.poll(cx) {
+                self.answered();
+                self.batch_answered(answer, cx)?;
+                continue;
+            }
+            if let Poll::Ready(Some(answer)) = self.proofs.answers.poll_next_unpin(cx) {
+                self.answered();
+                self.proof_answered(answer)?;
+                continue;
+            }
+            if let Poll::Ready(last_word) = self.ended.as_mut().poll(cx) {
+                let loss = Loss::new(LossCause::SessionEnded);
+                return Poll::Ready(Err(match last_word {
+                    Some(error) => loss.with_source(SharedError(error)),
+                    None => loss,
+                }));
+            }
             if !self.is_idle() {
                 self.idle_since = now;
             } else if self.closing {
-                return Ok(());
+                return Poll::Ready(Ok(()));
             } else if now >= self.idle_since + IDLE {
                 // What was ordered before this is refused, and goes to another lane.
                 self.closing = true;
                 self.inbox.close();
                 continue;
             }
-            self.alarm.set_busy(!self.is_idle() || self.proofs.oldest().is_some());
-            let limit = second_look.or_else(|| self.answer_due());
-            let idle_ends = self.idle_since + IDLE;
-            let wakes = [limit, self.next_heartbeat(), self.holds.next_expiry(), self.gate_opens, Some(idle_ends)];
-            let wake = wakes.into_iter().flatten().min().unwrap_or(idle_ends);
-            // All arms are cancel safe: channels and streams keep what they have.
-            tokio::select! {
-                biased;
-                Some(answer) = self.batches.answers.next() => {
-                    second_look = None;
-                    self.alarm.answered();
-                    self.batch_answered(answer)?;
-                }
-                Some(answer) = self.proofs.answers.next() => {
-                    second_look = None;
-                    self.alarm.answered();
-                    self.proof_answered(answer)?;
-                }
-                ended = link::ended(&mut self.ended) => {
-                    let Ended::Yes(last_word) = ended else { continue };
-                    let loss = Loss::new(LossCause::SessionEnded);
-                    return Err(match last_word {
-                        Some(error) => loss.with_source(SharedError(error)),
-                        None => loss,
-                    });
-                }
-                order = self.inbox.recv(), if !self.closing => match order {
-                    Some(order) => self.take(order),
-                    // Nobody is left who could order anything.
-                    None => self.close(),
-                },
-                () = self.alarm.after(wake.saturating_duration_since(now)) => {
-                    let now = self.core.clock.now();
-                    match second_look {
-                        _ if limit.is_none_or(|limit| now < limit) => {}
-                        None => second_look = Some(now + SECOND_LOOK),
-                        Some(_) => return Err(Loss::new(LossCause::HeartbeatTimeout)),
-                    }
-                }
+            self.look_for_late_answers(now)?;
+            let wake = self.next_wake();
+            if wake > now {
+                self.alarm.set_busy(!self.is_idle() || self.proofs.oldest().is_some());
+                self.alarm.set_in(wake.saturating_duration_since(now));
+                return Poll::Pending;
             }
         }
+    }
+
+    fn take_orders(&mut self, cx: &mut Context<'_>) {
+        loop {
+            match self.inbox.poll_recv(cx) {
+                Poll::Ready(Some(order)) => self.take(order),
+                Poll::Ready(None) => {
+                    // Nobody is left who could order anything.
+                    if !self.closing {
+                        self.close();
+                    }
+                    return;
+                }
+                Poll::Pending => return,
+            }
+        }
+    }
+
+    fn answered(&mut self) {
+        self.second_look = None;
+        self.alarm.answered();
+    }
+
+    /// An answer is missing only if it is not there at a second look: we may have been asleep, and not the server.
+    fn look_for_late_answers(&mut self, now: Instant) -> Result<(), Loss> {
+        if self.answer_due().is_none_or(|due| now < due) {
+            return Ok(());
+        }
+        match self.second_look {
+            None => self.second_look = Some(now + SECOND_LOOK),
+            Some(second) if now >= second => return Err(Loss::new(LossCause::HeartbeatTimeout)),
+            Some(_) => {}
+        }
+        Ok(())
+    }
+
+    /// When it is to be polled whatever happens.
+    fn next_wake(&self) -> Instant {
+        let late = self.second_look.or_else(|| self.answer_due());
+        let others = [late, self.next_heartbeat(), self.holds.next_expiry(), self.gate_opens];
+        others.into_iter().flatten().fold(self.idle_since + IDLE, Instant::min)
     }
 
     fn take(&mut self, order: Order) {
@@ -255,6 +282,14 @@ impl Work {
 impl Drop for Work {
     fn drop(&mut self) {
         self.lose(&Loss::new(LossCause::SessionEnded));
+    }
+}
+
+async fn until_ended(mut watch: Option<watch::Receiver<LastWord>>) -> LastWord {
+    loop {
+        if let Ended::Yes(last_word) = link::ended(&mut watch).await {
+            return last_word;
+        }
     }
 }
 
