@@ -17,10 +17,13 @@ use std::{
 
 use socket2::{SockRef, TcpKeepalive};
 use tokio::{
-    io::{AsyncRead, AsyncReadExt, AsyncWrite, Interest, ReadBuf},
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf},
     net::{TcpStream, UnixStream, lookup_host},
     time::{Instant, sleep, timeout_at},
 };
+
+#[cfg(feature = "shared-session")]
+use tokio::io::Interest;
 
 use super::string::{Host, Target};
 
@@ -260,6 +263,7 @@ fn unless_it_would_block<T>(mut call: impl FnMut() -> io::Result<T>) -> Poll<io:
 #[derive(Clone)]
 pub(crate) struct SocketHandle {
     socket: Arc<socket2::Socket>,
+    #[cfg_attr(not(feature = "shared-session"), expect(dead_code, reason = "only a lane goes direct"))]
     direct: Arc<Direct>,
 }
 

@@ -58,7 +58,7 @@ impl Lane {
         let (orders, inbox) = mpsc::unbounded_channel();
         let (socket, mark) = (session.link().socket().cloned(), session.mark());
         let socket = socket.ok_or_else(super::ended)?;
-        let (load, alarm) = (Arc::<AtomicUsize>::default(), Arc::new(Alarm::new()));
+        let (load, alarm) = (Arc::<AtomicUsize>::default(), Arc::new(Alarm::new(Arc::clone(&core.clock))));
         let inbox = (inbox, Arc::clone(&load));
         let work =
             Work::new(Arc::clone(core), notices.clone(), session, (batch, table), timing, inbox, Arc::clone(&alarm));

@@ -1,20 +1,20 @@
 //! What a lane tells those who run it: when to wake it, and what it is doing.
 
 use std::{
+    fmt,
     future::poll_fn,
     sync::{
-        Mutex, PoisonError,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     task::Poll,
     time::{Duration, Instant},
 };
 
-/// Far enough to be never, near enough for a timer.
-const NEVER: Duration = Duration::from_secs(3600);
+use distributed_lock::Clock;
 
-#[derive(Debug)]
 pub(super) struct Alarm {
+    clock: Arc<dyn Clock>,
     next: Mutex<Instant>,
     /// It owns or awaits something.
     busy: AtomicBool,
@@ -23,8 +23,9 @@ pub(super) struct Alarm {
 }
 
 impl Alarm {
-    pub(super) fn new() -> Self {
-        Self { next: Mutex::new(Instant::now()), busy: AtomicBool::new(false), answers: AtomicU64::new(0) }
+    pub(super) fn new(clock: Arc<dyn Clock>) -> Self {
+        let next = Mutex::new(clock.now());
+        Self { clock, next, busy: AtomicBool::new(false), answers: AtomicU64::new(0) }
     }
 
     /// When it is to be polled, whatever happens.
@@ -32,18 +33,17 @@ impl Alarm {
         *self.next.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn set_in(&self, pause: Duration) {
-        self.set(Instant::now() + pause.min(NEVER));
+    pub(super) fn until(&self, at: Instant) -> Duration {
+        at.saturating_duration_since(self.clock.now())
     }
 
-    fn set(&self, at: Instant) {
+    pub(super) fn set(&self, at: Instant) {
         *self.next.lock().unwrap_or_else(PoisonError::into_inner) = at;
     }
 
-    /// Completes when it is polled after this long. Only one at a time.
-    pub(super) async fn after(&self, pause: Duration) {
-        let at = Instant::now() + pause.min(NEVER);
-        poll_fn(|_| match Instant::now() >= at {
+    /// Completes when it is polled at this time or later. Only one at a time.
+    pub(super) async fn at(&self, at: Instant) {
+        poll_fn(|_| match self.until(at).is_zero() {
             true => Poll::Ready(()),
             false => {
                 self.set(at);
@@ -54,11 +54,11 @@ impl Alarm {
     }
 
     pub(super) fn is_busy(&self) -> bool {
-        self.busy.load(Ordering::Acquire)
+        self.busy.load(Ordering::SeqCst)
     }
 
     pub(super) fn set_busy(&self, busy: bool) {
-        self.busy.store(busy, Ordering::Release);
+        self.busy.store(busy, Ordering::SeqCst);
     }
 
     pub(super) fn answers(&self) -> u64 {
@@ -67,5 +67,14 @@ impl Alarm {
 
     pub(super) fn answered(&self) {
         self.answers.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl fmt::Debug for Alarm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Alarm")
+            .field("until", &self.until(self.next()))
+            .field("busy", &self.busy)
+            .finish_non_exhaustive()
     }
 }

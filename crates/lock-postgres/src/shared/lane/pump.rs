@@ -7,7 +7,7 @@ use std::{
     pin::Pin,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, AtomicU8, Ordering},
+        atomic::{AtomicBool, AtomicU8, Ordering, fence},
     },
     task::{Context, Poll, Wake, Waker},
     time::{Duration, Instant},
@@ -74,9 +74,9 @@ impl Pump {
             running: Mutex::new(Some(Box::pin(tokio::task::unconstrained(running)))),
             state: AtomicU8::new(AT_REST),
             socket,
+            sleeps: Mutex::new(alarm.next()),
             alarm,
             bell: Notify::new(),
-            sleeps: Mutex::new(Instant::now()),
             dozes: AtomicBool::new(false),
             over: AtomicBool::new(false),
             attended: Mutex::default(),
@@ -161,11 +161,9 @@ impl Wake for Pump {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        loop {
-            match self.state.compare_exchange(POLLED, ONCE_MORE, Ordering::AcqRel, Ordering::Acquire) {
-                Ok(_) | Err(ONCE_MORE) => return,
-                Err(_) => return self.bell.notify_one(),
-            }
+        match self.state.compare_exchange(POLLED, ONCE_MORE, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) | Err(ONCE_MORE) => {}
+            Err(_) => self.bell.notify_one(),
         }
     }
 }
@@ -202,8 +200,10 @@ impl<'a> Turn<'a> {
             }
         }
         let sooner = pump.alarm.next() + PUNCTUAL < *pump.sleeps();
+        // Either we see until when it sleeps, or it sees the new alarm.
+        fence(Ordering::SeqCst);
         // Who waits for the socket does not know yet that it is full.
-        if sooner || pump.socket.is_full() || (pump.alarm.is_busy() && pump.dozes.load(Ordering::Acquire)) {
+        if sooner || pump.socket.is_full() || (pump.alarm.is_busy() && pump.dozes.load(Ordering::SeqCst)) {
             pump.bell.notify_one();
         }
     }
@@ -242,8 +242,9 @@ impl Guardian {
             let busy = busy || pump.alarm.is_busy();
             let alarm = pump.alarm.next();
             *pump.sleeps() = alarm;
+            fence(Ordering::SeqCst);
             // Asked again, since somebody may have set it meanwhile and seen that we sleep for less.
-            let until_alarm = pump.alarm.next().min(alarm).saturating_duration_since(Instant::now());
+            let until_alarm = pump.alarm.until(pump.alarm.next().min(alarm));
             let pause = if attended && busy { until_alarm.min(LOOK) } else { until_alarm };
             let answers = pump.alarm.answers();
             // All arms are cancel safe: the bell stays rung, readiness stays.
@@ -253,7 +254,7 @@ impl Guardian {
                 () = ready_to_poll(&ready) => {}
                 () = sleep(pause) => {}
             }
-            pump.dozes.store(false, Ordering::Release);
+            pump.dozes.store(false, Ordering::SeqCst);
             let read_by_others = pump.alarm.answers() != answers;
             pump.socket.look();
             pump.poll();

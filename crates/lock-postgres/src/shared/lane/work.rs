@@ -105,11 +105,10 @@ impl Work {
         if loss.cause() == LossCause::HeartbeatTimeout {
             // See `keeper::lost`: others must not get in before the deadline while the work of a holder may still be ending.
             let deadline = self.timing.deadline(self.last_proof(), self.timing.ttl()) + self.timing.margin() / 2;
-            let pause = deadline.saturating_duration_since(self.core.clock.now());
             tokio::select! {
                 biased;
                 _ = &mut self.ended => {}
-                () = self.alarm.after(pause) => {}
+                () = self.alarm.at(deadline) => {}
             }
         }
     }
@@ -153,7 +152,7 @@ impl Work {
             let wake = self.next_wake();
             if wake > now {
                 self.alarm.set_busy(!self.is_idle() || self.proofs.oldest().is_some());
-                self.alarm.set_in(wake.saturating_duration_since(now));
+                self.alarm.set(wake);
                 return Poll::Pending;
             }
         }
