@@ -199,9 +199,9 @@ impl<'a> Turn<'a> {
                 break;
             }
         }
-        let sooner = pump.alarm.next() + PUNCTUAL < *pump.sleeps();
         // Either we see until when it sleeps, or it sees the new alarm.
         fence(Ordering::SeqCst);
+        let sooner = pump.alarm.next() + PUNCTUAL < *pump.sleeps();
         // Who waits for the socket does not know yet that it is full.
         if sooner || pump.socket.is_full() || (pump.alarm.is_busy() && pump.dozes.load(Ordering::SeqCst)) {
             pump.bell.notify_one();
