@@ -15,9 +15,9 @@ use tokio_postgres::{Client, Config};
 use super::builder::Builder;
 use super::error::StartError;
 use super::installation::Installation;
-use super::supervisor::Supervisor;
-use super::user::User;
 use crate::session;
+use crate::supervisor::{Script, Supervisor};
+use crate::user::User;
 use crate::wait::wait_until_blocking;
 
 /// A PostgreSQL server of its own, in a folder of its own under the folder for temporary files, reachable through
@@ -188,7 +188,7 @@ impl Cluster {
     ) -> Result<Self, StartError> {
         let failed = |action, source| StartError::Failed { action, source, log: String::new() };
         let user = User::unprivileged().map_err(|error| failed("find a user to run PostgreSQL as", error))?;
-        let supervisor = Supervisor::start(installation.bin_dir(), user)
+        let supervisor = Supervisor::start(SCRIPT, installation.bin_dir(), user)
             .map_err(|error| failed("start the server's supervisor", error))?;
         let root = supervisor.root().to_owned();
         let server = Mutex::new(Server { supervisor, pid: None });
@@ -320,4 +320,5 @@ fn quoted(path: &Path) -> String {
     format!("'{}'", path.display().to_string().replace('\\', "\\\\").replace('\'', "\\'"))
 }
 
+const SCRIPT: Script = Script { prefix: "lockpg", text: include_str!("supervisor.sh") };
 const START_DEADLINE: Duration = Duration::from_secs(60);

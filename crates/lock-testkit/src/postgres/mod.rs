@@ -4,8 +4,6 @@ mod builder;
 mod cluster;
 mod error;
 mod installation;
-mod supervisor;
-mod user;
 
 pub use builder::Builder;
 pub use cluster::Cluster;

@@ -6,11 +6,20 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::user::User;
+use crate::user::User;
+
+/// What a supervisor runs for one kind of server.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Script {
+    /// Of the names of its folders.
+    pub(crate) prefix: &'static str,
+    /// For the shell. It finds its folder and the server's programs in the environment, makes the first, and answers `ready`.
+    pub(crate) text: &'static str,
+}
 
 /// Starts, stops and cleans up one server. Its end of life is the end of the pipe: nothing outlives this process.
 #[derive(Debug)]
-pub(super) struct Supervisor {
+pub(crate) struct Supervisor {
     child: Child,
     /// Closed first on drop. Rust opens it close-on-exec, so no other child process can hold it open.
     orders: Option<ChildStdin>,
@@ -20,11 +29,11 @@ pub(super) struct Supervisor {
 
 impl Supervisor {
     /// Starts a supervisor that has made a folder of its own.
-    pub(super) fn start(bin: &Path, user: Option<User>) -> io::Result<Self> {
+    pub(crate) fn start(script: Script, bin: &Path, user: Option<User>) -> io::Result<Self> {
         let base = base_folder(user)?;
         loop {
-            let name = format!("lockpg-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-            let mut supervisor = Self::spawn(bin, user, base.join(name))?;
+            let name = format!("{}-{}-{}", script.prefix, std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+            let mut supervisor = Self::spawn(script, bin, user, base.join(name))?;
             // A folder of that name can be left from a machine crash and a process that had our id.
             match supervisor.reply()?.as_str() {
                 "ready" => return Ok(supervisor),
@@ -35,7 +44,7 @@ impl Supervisor {
     }
 
     /// Sends one order and waits for its answer.
-    pub(super) fn order(&mut self, order: &str) -> io::Result<String> {
+    pub(crate) fn order(&mut self, order: &str) -> io::Result<String> {
         if order.contains('\n') {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "an order is one line"));
         }
@@ -44,14 +53,14 @@ impl Supervisor {
         self.reply()
     }
 
-    pub(super) fn root(&self) -> &Path {
+    pub(crate) fn root(&self) -> &Path {
         &self.root
     }
 
-    fn spawn(bin: &Path, user: Option<User>, root: PathBuf) -> io::Result<Self> {
+    fn spawn(script: Script, bin: &Path, user: Option<User>, root: PathBuf) -> io::Result<Self> {
         let mut command = Command::new("/bin/sh");
         command
-            .args(["-c", include_str!("supervisor.sh"), "lock-testkit"])
+            .args(["-c", script.text, "lock-testkit"])
             .env("LOCK_TESTKIT_ROOT", &root)
             .env("LOCK_TESTKIT_BIN", bin)
             .current_dir("/")
@@ -75,7 +84,8 @@ impl Supervisor {
         Ok(Self { child, orders, replies, root })
     }
 
-    fn reply(&mut self) -> io::Result<String> {
+    /// The next line it says.
+    pub(crate) fn reply(&mut self) -> io::Result<String> {
         let mut line = String::new();
         self.replies.read_line(&mut line)?;
         if line.is_empty() {

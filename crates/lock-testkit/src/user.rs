@@ -4,20 +4,20 @@ use std::{fs, io};
 
 /// Ids of a user of this machine.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) struct User {
-    pub(super) uid: u32,
-    pub(super) gid: u32,
+pub(crate) struct User {
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
 }
 
 impl User {
     /// `None` when this process is not root and the server can run as the same user.
-    pub(super) fn unprivileged() -> io::Result<Option<Self>> {
+    pub(crate) fn unprivileged() -> io::Result<Option<Self>> {
         if !rustix::process::geteuid().is_root() {
             return Ok(None);
         }
         let users = fs::read_to_string("/etc/passwd")?;
         ["postgres", "nobody"].into_iter().find_map(|name| Self::named(name, &users)).map(Some).ok_or_else(|| {
-            io::Error::other("PostgreSQL refuses to run as root, and there is no user `postgres` or `nobody`")
+            io::Error::other("servers must not run as root, and there is no user `postgres` or `nobody`")
         })
     }
 
