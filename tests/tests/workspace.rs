@@ -100,11 +100,11 @@ fn too_new(metadata: &Value, root: &str) -> Vec<String> {
             continue;
         }
         let package = packages[&id];
-        if let Some(asked) = package["rust_version"].as_str() {
-            if numbers(asked) > numbers(promised) {
-                let (name, version) = (text(&package["name"]), text(&package["version"]));
-                breaches.push(format!("{name} {version} asks for Rust {asked}, newer than {promised}"));
-            }
+        if let Some(asked) = package["rust_version"].as_str()
+            && numbers(asked) > numbers(promised)
+        {
+            let (name, version) = (text(&package["name"]), text(&package["version"]));
+            breaches.push(format!("{name} {version} asks for Rust {asked}, newer than {promised}"));
         }
         let needed = items(&nodes[&id]["deps"]).iter().filter(|dep| items(&dep["dep_kinds"]).iter().any(not_dev));
         open.extend(needed.map(|dep| text(&dep["pkg"]).to_owned()));
