@@ -2,7 +2,7 @@
 //!
 //! Two wait in the server's queue, two for a scoped run, and one is a client that knows nothing of us; of two processes with a shared
 //! session, this one has three tasks that wait and another has two. Each asks again as soon as it has given the key back, so that all of
-//! them always wait. Whoever is granted the key goes in at the detector and leaves again, and that is all that a hold does.
+//! them always wait. Whoever is granted the key goes in at the detector, stays for a moment and leaves again.
 
 pub(crate) mod elsewhere;
 
@@ -15,7 +15,7 @@ use std::{sync::Arc, time::Duration};
 use distributed_lock::Backend;
 use lock_postgres::{PostgresLocker, PostgresScopedLocker, PostgresSharedSession};
 use lock_testkit::{Cluster, Detector, Observer, StallProbe};
-use serde_json::{Map, Value};
+use serde_json::Value;
 use tests::lease::{AMPLE, clock};
 use tokio::{
     task::JoinSet,
@@ -87,13 +87,13 @@ pub(crate) async fn measure(rounds: usize, broken: Option<Broken>) -> Result<Rep
     lockers.close().await?;
 
     let seen = Timeline::new(Time { from: counted_from, until }, waits);
-    let of_each = |figure: &dyn Fn(Kind) -> usize| {
-        let named = Kind::contenders(broken).map(|(kind, _)| (kind.name().to_owned(), Value::from(figure(kind))));
-        Value::Object(named.collect::<Map<_, _>>())
+    let of_each = |figure: &dyn Fn(Kind) -> Value| {
+        Value::Object(Kind::contenders(broken).map(|(kind, _)| (kind.name().to_owned(), figure(kind))).collect())
     };
     report.say("contenders", contenders);
-    report.say("grants", of_each(&|kind| seen.grants(kind)));
-    report.say("longest_wait_in_grants", of_each(&|kind| seen.longest_wait(kind)));
+    report.say("grants", of_each(&|kind| seen.grants(kind).into()));
+    report.say("longest_wait_in_grants", of_each(&|kind| seen.longest_wait(kind).into()));
+    report.say("longest_wait_ms", of_each(&|kind| seen.longest_millis(kind).round().into()));
     let longest = Kind::contenders(broken).map(|(kind, _)| seen.longest_wait(kind)).max().unwrap_or_default();
     let bound = contenders * ROUNDS_OF_THE_QUEUE;
     report.say("bound", bound);

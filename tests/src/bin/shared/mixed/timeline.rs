@@ -1,5 +1,7 @@
 //! What happened, in order.
 
+use ::tests::lease::clock;
+
 use super::{
     contender::{Time, Wait},
     kind::Kind,
@@ -13,17 +15,18 @@ pub(super) struct Timeline {
 }
 
 impl Timeline {
-    /// Of the waits that began in that time.
     pub(super) fn new(counted: Time, waits: Vec<(Kind, Wait)>) -> Self {
         let mut grants: Vec<_> = waits.iter().map(|(_, wait)| wait.granted).collect();
         grants.sort_unstable();
         Self { counted, waits, grants }
     }
 
+    /// As far as they lie in that time.
     fn of(&self, kind: Kind) -> impl Iterator<Item = Wait> {
         let Time { from, until } = self.counted;
-        let counts = move |wait: &Wait| (from..until).contains(&wait.asked);
-        self.waits.iter().filter(move |(of, _)| *of == kind).map(|(_, wait)| *wait).filter(counts)
+        let clipped = move |wait: &Wait| Wait { asked: wait.asked.max(from), granted: wait.granted.min(until) };
+        let of_kind = self.waits.iter().filter(move |(of, _)| *of == kind).map(|(_, wait)| wait);
+        of_kind.map(clipped).filter(|wait| wait.asked < wait.granted)
     }
 
     /// How many there were in that time.
@@ -31,21 +34,20 @@ impl Timeline {
         self.of(kind).filter(|wait| wait.granted < self.counted.until).count()
     }
 
-    /// How many others were granted between an ask and its grant, at most. One that is still waiting at the end has waited until then.
+    /// How many others were granted between an ask and its grant, at most. One that waits at the end has waited until then.
     pub(super) fn longest_wait(&self, kind: Kind) -> usize {
-        self.of(kind)
-            .map(|wait| self.between(wait.asked, wait.granted.min(self.counted.until)))
-            .max()
-            .unwrap_or_default()
+        self.of(kind).map(|wait| self.between(wait)).max().unwrap_or_default()
+    }
+
+    /// From an ask to its grant, at most.
+    pub(super) fn longest_millis(&self, kind: Kind) -> f64 {
+        self.of(kind).map(|wait| clock::millis(wait.granted - wait.asked)).fold(0.0, f64::max)
     }
 
     /// Whoever waits is granted nothing meanwhile, so they are all others'.
-    fn between(&self, asked: i64, granted: i64) -> usize {
-        self.grants
-            .iter()
-            .skip(self.grants.partition_point(|grant| *grant <= asked))
-            .take_while(|grant| **grant < granted)
-            .count()
+    fn between(&self, Wait { asked, granted }: Wait) -> usize {
+        let first = self.grants.partition_point(|grant| *grant <= asked);
+        self.grants.iter().skip(first).take_while(|grant| **grant < granted).count()
     }
 }
 
@@ -84,8 +86,9 @@ mod tests {
     }
 
     #[test]
-    fn waits_that_began_too_early_or_too_late_do_not_count() {
-        let seen = timeline(&[(Kind::Shared, 9, 30), (Kind::Shared, 100, 120), (Kind::Queued, 11, 12)]);
-        assert_eq!((seen.grants(Kind::Shared), seen.longest_wait(Kind::Shared)), (0, 0));
+    fn what_lies_outside_of_the_time_does_not_count() {
+        let seen =
+            timeline(&[(Kind::Shared, 5, 30), (Kind::Shared, 100, 120), (Kind::Queued, 6, 9), (Kind::Queued, 9, 12)]);
+        assert_eq!((seen.grants(Kind::Shared), seen.longest_wait(Kind::Shared)), (1, 1));
     }
 }
