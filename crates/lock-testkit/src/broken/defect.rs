@@ -221,7 +221,8 @@ defects! {
         with_lock_of_a_free_key with_lock_of_a_body_that_panics try_with_lock_of_a_free_key;
     /// A wait that is dropped goes on and takes the key for nobody, as one that is used up does.
     LeavesAGhostInTheQueue "leaves_a_ghost_in_the_queue":
-        acquire_of_a_held_key acquire_within_that_elapses with_lock_of_a_held_key with_lock_within_that_elapses;
+        acquire_of_a_held_key acquire_within_that_elapses with_lock_of_a_held_key with_lock_within_that_elapses
+        acquire_of_a_key_of_its_own acquire_within_of_a_key_of_its_own_that_elapses;
     /// Calls start a task and end it when they end, unless they are dropped.
     LeavesATaskBehind "leaves_a_task_behind":
         try_acquire_of_a_held_key ping try_with_lock_of_a_held_key scoped_ping;

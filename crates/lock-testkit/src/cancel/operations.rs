@@ -151,8 +151,10 @@ operations! {
         try_acquire_of_a_held_key,
         acquire_of_a_free_key,
         acquire_of_a_held_key,
+        acquire_of_a_key_of_its_own,
         acquire_within_of_a_free_key,
         acquire_within_that_elapses,
+        acquire_within_of_a_key_of_its_own_that_elapses,
         renew,
         release,
         run_under_a_guard,
@@ -173,7 +175,17 @@ operations! {
 const BRIEF: Duration = Duration::from_millis(10);
 
 async fn acquire(bench: &Bench, wait: Wait, holder: Holder, expected: fn(&Attempt) -> bool) -> Outcome<Started> {
-    let (locker, key) = (bench.locker().await?, bench.key().clone());
+    acquire_by(bench.locker().await?, bench, wait, holder, expected)
+}
+
+fn acquire_by(
+    locker: Arc<dyn Locker>,
+    bench: &Bench,
+    wait: Wait,
+    holder: Holder,
+    expected: fn(&Attempt) -> bool,
+) -> Outcome<Started> {
+    let key = bench.key().clone();
     let options = AcquireOptions::new(Ttl::new(LONG).map_err(Error::from)?).with_wait(wait);
     let calling = Arc::clone(&locker);
     let future = async move {
@@ -200,6 +212,13 @@ async fn acquire_of_a_held_key(bench: &Bench) -> Outcome<Started> {
     acquire(bench, Wait::Forever, Holder::session(bench).await?, |answer| !answer.is_contended()).await
 }
 
+/// Held by the locker that is asked: it may queue such waits in its own process.
+async fn acquire_of_a_key_of_its_own(bench: &Bench) -> Outcome<Started> {
+    let locker = bench.locker().await?;
+    let holder = Holder::Session(bench.take(&locker, LONG).await?, Arc::clone(&locker));
+    acquire_by(locker, bench, Wait::Forever, holder, |answer| !answer.is_contended())
+}
+
 async fn acquire_within_of_a_free_key(bench: &Bench) -> Outcome<Started> {
     acquire(bench, Wait::UpTo(LONG), Holder::Nobody, |answer| !answer.is_contended()).await
 }
@@ -207,6 +226,13 @@ async fn acquire_within_of_a_free_key(bench: &Bench) -> Outcome<Started> {
 async fn acquire_within_that_elapses(bench: &Bench) -> Outcome<Started> {
     // On a busy machine the holder can leave before the wait has elapsed.
     acquire(bench, Wait::UpTo(BRIEF), Holder::session(bench).await?, |_| true).await
+}
+
+async fn acquire_within_of_a_key_of_its_own_that_elapses(bench: &Bench) -> Outcome<Started> {
+    let locker = bench.locker().await?;
+    let holder = Holder::Session(bench.take(&locker, LONG).await?, Arc::clone(&locker));
+    // As above.
+    acquire_by(locker, bench, Wait::UpTo(BRIEF), holder, |_| true)
 }
 
 async fn renew(bench: &Bench) -> Outcome<Started> {
