@@ -19,11 +19,11 @@ mod slow;
 mod terminated;
 
 #[allow(dead_code, reason = "the backend's own tests use more of it")]
-#[path = "../../../crates/lock-postgres/tests/faults/intruder.rs"]
+#[path = "../../../crates/lock-postgres/tests/common/intruder.rs"]
 mod intruder;
 
 #[allow(dead_code, reason = "the backend's own tests use more of it")]
-#[path = "../../../crates/lock-postgres/tests/faults/bench.rs"]
+#[path = "../../../crates/lock-postgres/tests/common/bench.rs"]
 mod server;
 
 use std::process::ExitCode;

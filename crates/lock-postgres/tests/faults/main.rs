@@ -4,15 +4,19 @@
 
 mod bad_input;
 mod beacon;
+#[path = "../common/bench.rs"]
 mod bench;
 mod cases;
 mod closing;
+#[path = "../common/contested.rs"]
+mod contested;
 mod deadlines;
 mod dropping;
 mod frozen;
 mod housekeeping;
 mod in_flight;
 mod inspect;
+#[path = "../common/intruder.rs"]
 mod intruder;
 mod leftovers;
 mod loss;
@@ -20,6 +24,8 @@ mod meddling;
 mod neglected;
 mod overloads;
 mod pool;
+#[path = "../common/recorder.rs"]
+mod recorder;
 mod scoped;
 mod settings;
 mod silence;

@@ -1,7 +1,13 @@
 //! A connection into which a test can put statements of its own: what a pooler, a colleague with the same connection, or a
 //! mistake would do to the session behind a locker's back.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    sync::{
+        Arc,
+        atomic::{AtomicI32, Ordering},
+    },
+};
 
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -12,31 +18,36 @@ use tokio::{
     sync::{mpsc, oneshot},
 };
 
-/// Carries connections to a server, unencrypted ones only. Statements go into the one that was opened last.
+/// Carries connections to a server, unencrypted ones only.
 #[derive(Debug)]
 pub(crate) struct Intruder {
     pub(crate) address: SocketAddr,
-    orders: mpsc::UnboundedSender<Order>,
+    orders: mpsc::UnboundedSender<(Option<i32>, Order)>,
 }
 
 type Order = (String, oneshot::Sender<()>);
 
+/// A connection, and the backend that serves it once the server has said so.
+type Connection = (Arc<AtomicI32>, mpsc::UnboundedSender<Order>);
+
+#[allow(dead_code, reason = "one target has many sessions, the other one at a time")]
 impl Intruder {
     /// Runs in the current runtime.
     pub(crate) async fn start(port: u16) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
-        let (orders, mut ordered) = mpsc::unbounded_channel::<Order>();
+        let (orders, mut ordered) = mpsc::unbounded_channel::<(Option<i32>, Order)>();
         tokio::spawn(async move {
             // All are kept: a connection ends when nobody can order anything in it.
-            let mut connections: Vec<mpsc::UnboundedSender<Order>> = Vec::new();
+            let mut connections: Vec<Connection> = Vec::new();
             loop {
                 tokio::select! {
-                    order = ordered.recv() => match (order, connections.last()) {
-                        (Some(order), Some(last)) => last.send(order).unwrap(),
-                        (Some(_), None) => panic!("there is no connection"),
-                        (None, _) => return,
-                    },
+                    order = ordered.recv() => {
+                        let Some((backend, order)) = order else { return };
+                        let is_meant = |pid: i32| backend.is_none_or(|backend| backend == pid);
+                        let meant = connections.iter().rev().find(|(pid, _)| is_meant(pid.load(Ordering::SeqCst)));
+                        meant.expect("there is no such connection").1.send(order).unwrap();
+                    }
                     accepted = listener.accept() => {
                         let (client, _) = accepted.unwrap();
                         let server = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await.unwrap();
@@ -45,8 +56,9 @@ impl Intruder {
                             stream.set_nodelay(true).unwrap();
                         }
                         let (sender, orders) = mpsc::unbounded_channel();
-                        connections.push(sender);
-                        tokio::spawn(carry(client, server, orders));
+                        let pid = Arc::<AtomicI32>::default();
+                        connections.push((Arc::clone(&pid), sender));
+                        tokio::spawn(carry(client, server, orders, pid));
                     }
                 }
             }
@@ -54,16 +66,25 @@ impl Intruder {
         Self { address, orders }
     }
 
-    /// Runs statements in the session, between two requests of its client, who does not see the answers.
+    /// Runs statements in the session that was opened last, between two requests of its client, who does not see the answers.
     pub(crate) async fn run(&self, statements: &str) {
+        self.order(None, statements).await;
+    }
+
+    /// The same in the session of this backend.
+    pub(crate) async fn run_in(&self, backend: i32, statements: &str) {
+        self.order(Some(backend), statements).await;
+    }
+
+    async fn order(&self, backend: Option<i32>, statements: &str) {
         let (done, ran) = oneshot::channel();
-        self.orders.send((statements.into(), done)).unwrap();
+        self.orders.send((backend, (statements.into(), done))).unwrap();
         ran.await.unwrap();
     }
 }
 
 /// Ends with the first end of a side. The other sees it by the drop.
-async fn carry(client: TcpStream, server: TcpStream, mut orders: mpsc::UnboundedReceiver<Order>) {
+async fn carry(client: TcpStream, server: TcpStream, mut orders: mpsc::UnboundedReceiver<Order>, pid: Arc<AtomicI32>) {
     let ((mut from_client, mut to_client), (from_server, mut to_server)) = (client.into_split(), server.into_split());
     let (forward, mut requests) = mpsc::channel(1);
     tokio::spawn(async move {
@@ -76,7 +97,7 @@ async fn carry(client: TcpStream, server: TcpStream, mut orders: mpsc::Unbounded
         }
     });
     let (back, mut answers) = mpsc::channel(1);
-    tokio::spawn(answers_of(from_server, back));
+    tokio::spawn(answers_of(from_server, back, pid));
     // The startup is answered as a request is.
     let mut unanswered = 1_i32;
     let mut intruding = None;
@@ -116,8 +137,11 @@ async fn carry(client: TcpStream, server: TcpStream, mut orders: mpsc::Unbounded
     }
 }
 
-async fn answers_of(mut from_server: OwnedReadHalf, back: mpsc::Sender<Vec<u8>>) {
+async fn answers_of(mut from_server: OwnedReadHalf, back: mpsc::Sender<Vec<u8>>, pid: Arc<AtomicI32>) {
     while let Some(message) = read(&mut from_server, true).await {
+        if let [b'K', _, _, _, _, a, b, c, d, ..] = message[..] {
+            pid.store(i32::from_be_bytes([a, b, c, d]), Ordering::SeqCst);
+        }
         if back.send(message).await.is_err() {
             return;
         }
