@@ -37,18 +37,23 @@ async fn ended_lane(server: Server) {
     let guards = take(&session, &names).await;
     let lanes = held(&server).await;
     assert!(lanes.len() > 1, "{KEYS} keys are on one lane");
-    let rival = server.rival("k 0", &guards[0].hold()).await;
     let pid = backend_of(&server, "k 0").await;
-    let watch = Watch::start();
-    assert!(server.observer.terminate(pid).await.unwrap());
     let is_lost = |guard: &LockGuard| lanes[&pid].contains(&id(guard.key().as_str()));
+    // One waits for a key that is about to be lost, one for a key of another lane.
+    let kept = guards.iter().find(|guard| !is_lost(guard)).unwrap();
+    let rival = server.rival_of_another_process("k 0").await;
+    let (locker, key) = (server.locker(), kept.key().clone());
+    let patient = tokio::spawn(async move { locker.acquire(&key, Ttl::UNTIL_RELEASED).await.unwrap() });
+    server.waiters(2).await;
+    let watch = Watch::start();
+    assert!(rival.is_waiting());
+    assert!(server.observer.terminate(pid).await.unwrap());
     for guard in guards.iter().filter(|guard| is_lost(guard)) {
         let loss = timeout(AMPLE, guard.lost()).await.expect("it is not told");
         assert_eq!((loss.cause(), state_of(&loss).as_deref()), (LossCause::SessionEnded, Some("57P01")), "{loss:?}");
         guard.ensure_valid().unwrap_err();
     }
     watch.within(ms(100), "the end of a lane is told");
-    // The rival looks that the one who held it knew by then.
     let (rival, at) = rival.granted().await;
     watch.at_within(at, ms(100), "a key of the ended lane goes on");
     let (lost, kept): (Vec<_>, Vec<_>) = guards.into_iter().partition(is_lost);
@@ -57,6 +62,7 @@ async fn ended_lane(server: Server) {
     let told = timeout(SHORT_TTL + ms(500), kept[0].lost()).await;
     assert!(told.is_err(), "a hold of another lane was told {told:?}");
     kept.iter().for_each(|guard| guard.ensure_valid().unwrap());
+    assert!(!patient.is_finished(), "a key of another lane was given away");
     let mut now = held(&server).await;
     for (other, keys) in lanes.iter().filter(|(other, _)| **other != pid) {
         assert_eq!(now.remove(other).as_ref(), Some(keys), "another lane lost a key");
@@ -73,8 +79,9 @@ async fn ended_lane(server: Server) {
     assert_eq!(held(&server).await.into_values().flatten().collect::<std::collections::BTreeSet<_>>(), ids(&names));
     give_back(again).await;
     give_back(kept).await;
+    give_back(vec![timeout(AMPLE, patient).await.expect("a waiter does not get it").unwrap()]).await;
     session.close().await.unwrap();
-    // The rival's, with its pool.
+    // Those who waited drop their pools with their guards.
     server.quiet().await;
 }
 

@@ -12,24 +12,29 @@ use distributed_lock::{Backend, FencingToken, LockGuard, LockerExt, Ttl};
 use futures_util::future::join_all;
 use libtest_mimic::Trial;
 use lock_postgres::PostgresLocker;
-use lock_testkit::wait_until;
+use lock_testkit::{Cluster, wait_until};
 use tokio::{task::JoinSet, time::sleep};
-use tokio_postgres::types::Type;
+use tokio_postgres::types::ToSql;
 
 use crate::{
-    bench::{AMPLE, Server, ms, trial},
-    lanes::{backend_of, give_back, names, session},
+    bench::{AMPLE, Server, ms, trial, trial_alone},
+    lanes::{backend_of, give_back, names, session, take},
 };
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
-        trial("tokens::token_of_a_statement_is_newer_than_any_grant_before_its_last_key", minted_last),
+        trial_alone(
+            "tokens::token_of_a_statement_is_newer_than_any_grant_before_its_last_key",
+            // Enough for a whole statement.
+            |builder| builder.setting("track_activity_query_size", 8_192),
+            minted_last,
+        ),
         trial("tokens::tokens_of_a_key_rise_between_batches_and_single_takers", crowd),
     ]
 }
 
 /// Keys of the statement: enough that somebody else comes in before the last of them.
-const KEYS: usize = 1_000_000;
+const KEYS: usize = 400_000;
 
 /// The statement's first key and its last one. All between are one key, which a session can take any number of times, so that the
 /// table of the server has room for them.
@@ -37,35 +42,54 @@ const FIRST: i64 = 1;
 const LAST: i64 = 2;
 const BETWEEN: i64 = 3;
 
-/// The very statement of a lane, as the server shows it: keys that go back are its first parameter, those to be tried its second.
-async fn statement(server: &Server) -> String {
+/// The very statement of a lane that asks for so many keys, as the server shows it: keys that go back are its first parameter, those to
+/// be tried its second, and if there is a third, it is how many locks there may be.
+async fn statement(server: &Server, keys: usize) -> String {
     // Default times, so that no heartbeat comes after it.
     let session = session(&server.config());
-    let guard = session.acquire("k", Ttl::UNTIL_RELEASED).await.unwrap();
-    let lane = backend_of(server, "k").await;
-    let sessions = server.observer.sessions().await.unwrap();
-    let text = sessions.into_iter().find(|session| session.pid == lane).and_then(|session| session.query).unwrap();
-    // The server shows no more than 1,023 bytes.
-    assert!(text.contains("pg_try_advisory_lock") && text.contains("$2") && text.len() < 1_000, "{text}");
-    guard.release().await.unwrap().exclusive().unwrap();
-    session.close().await.unwrap();
-    text
+    let names = names("k", keys);
+    for _ in 0..50 {
+        let guards = take(&session, &names).await;
+        let lane = backend_of(server, &names[0]).await;
+        let sessions = server.observer.sessions().await.unwrap();
+        let last = sessions.into_iter().find(|session| session.pid == lane).and_then(|session| session.query).unwrap();
+        give_back(guards).await;
+        // The last key may have gone alone.
+        if last.contains("pg_try_advisory_lock") && last.contains("$2") {
+            session.close().await.unwrap();
+            return last;
+        }
+    }
+    panic!("keys that are asked for together go one by one");
 }
 
 /// Another session takes and frees the last key while the statement takes those before it: the statement's token, which is for the
 /// last key too, must be the newer one.
-async fn minted_last(server: Server) {
-    let (rival, text) = (server.stranger().await, statement(&server).await);
+async fn minted_last(_cluster: Cluster, server: Server) {
+    let (few, many) = (statement(&server, 8).await, statement(&server, 40).await);
+    assert!(!few.contains("$3") && many.contains("$3"), "a lane asks for many keys as for few:\n{few}\n{many}");
+    for text in [few, many] {
+        mint(&server, &text).await;
+    }
+    server.quiet().await;
+}
+
+async fn mint(server: &Server, text: &str) {
+    let rival = server.stranger().await;
     let take = "SELECT pg_try_advisory_lock($1), pg_current_xact_id()::text";
-    let mut came_in_between = false;
-    for _ in 0..5 {
+    let mut came_in_between = 0;
+    for _ in 0..10 {
+        if came_in_between == 2 {
+            break;
+        }
         let lane = server.stranger().await;
-        let types = [Type::INT8_ARRAY, Type::INT8_ARRAY];
-        let statement = lane.prepare_typed(&text, &types).await.unwrap();
+        let statement = lane.prepare(text).await.unwrap();
         let mut keys = vec![BETWEEN; KEYS];
         (keys[0], keys[KEYS - 1]) = (FIRST, LAST);
         let batch = tokio::spawn(async move {
-            let row = lane.query_one(&statement, &[&Vec::<i64>::new(), &keys]).await.unwrap();
+            let (none, parameters) = (Vec::<i64>::new(), statement.params().len());
+            let parameters = &[&none as &(dyn ToSql + Sync), &keys, &i64::MAX][..parameters];
+            let row = lane.query_one(&statement, parameters).await.unwrap();
             assert!(row.get::<_, Vec<bool>>("locked").iter().all(|locked| *locked), "somebody else has a key");
             row.get::<_, String>("token")
         });
@@ -85,13 +109,13 @@ async fn minted_last(server: Server) {
                 minted > before,
                 "the token {token:?} is older than {before}, whose grant of the last key came before"
             );
-            came_in_between = true;
+            came_in_between += 1;
         }
         // With all that it holds.
         let gone = async || server.observer.key_locks().await.unwrap().is_empty();
         wait_until(AMPLE, "its session is gone", gone).await.unwrap();
     }
-    assert!(came_in_between, "the statement was over before anybody could come in");
+    assert!(came_in_between > 0, "the statement was over before anybody could come in");
 }
 
 /// What the latest holder of each key had.
