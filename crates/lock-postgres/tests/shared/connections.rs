@@ -78,10 +78,10 @@ async fn many(_cluster: Cluster, server: Server) {
 const HERD: u64 = 50;
 
 /// Round trips while nobody gets it, in two seconds: polls that grow rarer and heartbeats, whatever the number of waiters.
-const WAITING: u64 = 30;
+const WAITING: u64 = 15;
 
 /// Round trips for each grant: the lock, its release and the word that it is free.
-const PER_GRANT: u64 = 6;
+const PER_GRANT: u64 = 4;
 
 async fn herd(server: Server) {
     let (proxy, config) = server.proxy();
