@@ -110,8 +110,8 @@ async fn first_gives_up(server: Server) {
     server.quiet().await;
 }
 
-/// As long as polls have become rare by then: the next one would come several seconds later.
-const RARE: Duration = Duration::from_secs(7);
+/// By then four polls have gone, and the next comes after more than two seconds.
+const RARE: Duration = Duration::from_secs(5);
 
 async fn woken(server: Server) {
     let (ours, theirs) = (Arc::new(session(&server.config())), session(&server.config()));
