@@ -19,7 +19,7 @@ use tokio::{
 
 use crate::{
     bench::{AMPLE, Server, Watch, ms, trial},
-    lanes::{backend_of, id, names, session},
+    lanes::{backend_of, give_back, id, names, session, take},
 };
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -32,7 +32,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 }
 
 /// How long one comes after another: so that the one before has asked whom it asks.
-const APART: Duration = ms(30);
+const APART: Duration = ms(50);
 
 /// Tasks that wait for it, one after the other; who is served out of turn panics. How many were served.
 async fn queue(session: &Arc<PostgresSharedSession>, key: &str, count: usize) -> (JoinSet<()>, Arc<AtomicUsize>) {
@@ -146,6 +146,8 @@ async fn woken(server: Server) {
 async fn stuck(server: Server) {
     let (session, stranger) = (Arc::new(session(&server.short())), server.stranger().await);
     let stuck = names("stuck", 3);
+    // It opens the lane, which the first to wait would have to wait for while the next come.
+    give_back(take(&session, &names("free", 1)).await).await;
     for name in &stuck {
         stranger.execute("SELECT pg_advisory_lock($1)", &[&id(name)]).await.unwrap();
     }
