@@ -33,6 +33,8 @@ pub struct AdvisoryLock {
     pub state: Option<String>,
     /// The first half of a key of two integers: in a beacon, the session's T in ms.
     pub first: Option<i64>,
+    /// The second half of such a key: in a beacon, what tells it from others.
+    pub second: Option<i64>,
 }
 
 /// A client's session.
@@ -135,6 +137,7 @@ impl AdvisoryLock {
             application_name: row.get(4),
             state: row.get(5),
             first: row.get(6),
+            second: row.get(7),
         }
     }
 }
@@ -177,7 +180,8 @@ const ADVISORY_LOCKS: &str = "
                 OPERATOR(pg_catalog.|) l.objid::pg_catalog.int8)
            END,
            l.granted, l.mode, a.application_name, a.state,
-           CASE WHEN l.objsubid OPERATOR(pg_catalog.=) 2 THEN l.classid::pg_catalog.int8 END
+           CASE WHEN l.objsubid OPERATOR(pg_catalog.=) 2 THEN l.classid::pg_catalog.int8 END,
+           CASE WHEN l.objsubid OPERATOR(pg_catalog.=) 2 THEN l.objid::pg_catalog.int8 END
     FROM pg_catalog.pg_locks l
     LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid OPERATOR(pg_catalog.=) l.pid
     WHERE l.locktype OPERATOR(pg_catalog.=) 'advisory'

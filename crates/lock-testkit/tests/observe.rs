@@ -87,11 +87,11 @@ fn pair_keys_and_other_databases_are_not_holders() {
     block_on(async {
         let ((url, observer), (other_url, other)) = (setting().await, setting().await);
         let ((client, _), (elsewhere, _)) = (connect(&url).await, connect(&other_url).await);
-        client.execute("SELECT pg_catalog.pg_advisory_lock(0, 5)", &[]).await.unwrap();
+        client.execute("SELECT pg_catalog.pg_advisory_lock(7, 5)", &[]).await.unwrap();
         elsewhere.execute("SELECT pg_catalog.pg_advisory_lock(5)", &[]).await.unwrap();
         assert_eq!(observer.holders(5).await.unwrap(), []);
         let locks = observer.advisory_locks().await.unwrap();
-        assert_eq!((locks.len(), locks[0].key), (1, None));
+        assert_eq!((locks.len(), locks[0].key, locks[0].first, locks[0].second), (1, None, Some(7), Some(5)));
         assert_eq!(other.holders(5).await.unwrap().len(), 1);
     });
 }
