@@ -52,19 +52,21 @@ pub enum Event {
 }
 
 impl Event {
-    fn parse(line: &str) -> Option<Self> {
+    /// With the number of its job.
+    fn parse(line: &str) -> Option<(usize, Self)> {
         let mut words = line.split(' ');
-        let kind = words.next()?;
+        let (job, kind) = (words.next()?.parse().ok()?, words.next()?);
         let mut time = || words.next()?.parse().ok();
-        match kind {
-            "leading" => Some(Self::Leading { at: time()? }),
-            "lost" => Some(Self::Lost(Lost { at: time()?, deadline: time()? })),
-            "ended" => Some(Self::Ended { at: time()?, last_step: time()?, polled: time()? }),
-            "blocks" => Some(Self::Blocks { at: time()? }),
-            "wakes" => Some(Self::Wakes { at: time()?, valid: time()? == 1 }),
-            "gone" => Some(Self::Gone { at: time()? }),
-            _ => None,
-        }
+        let event = match kind {
+            "leading" => Self::Leading { at: time()? },
+            "lost" => Self::Lost(Lost { at: time()?, deadline: time()? }),
+            "ended" => Self::Ended { at: time()?, last_step: time()?, polled: time()? },
+            "blocks" => Self::Blocks { at: time()? },
+            "wakes" => Self::Wakes { at: time()?, valid: time()? == 1 },
+            "gone" => Self::Gone { at: time()? },
+            _ => return None,
+        };
+        Some((job, event))
     }
 
     /// It as what was not expected.
@@ -102,7 +104,7 @@ pub struct Replica {
     process: Child,
     /// `None` once they ended.
     orders: Option<ChildStdin>,
-    events: mpsc::UnboundedReceiver<Event>,
+    events: mpsc::UnboundedReceiver<(usize, Event)>,
     /// Between it and the server, where it is to be disturbed.
     pub proxy: Option<Arc<Proxy>>,
 }
@@ -179,13 +181,21 @@ impl Replica {
     /// # Errors
     /// If it says nothing, or has ended.
     pub async fn next(&mut self) -> Result<Event, Failure> {
+        Ok(self.next_of_all().await?.1)
+    }
+
+    /// The next thing it says, with the number of its job.
+    ///
+    /// # Errors
+    /// If it says nothing, or has ended.
+    pub async fn next_of_all(&mut self) -> Result<(usize, Event), Failure> {
         let next = timeout(AMPLE, self.events.recv()).await;
         next.map_err(|_elapsed| "a replica says nothing")?.ok_or_else(|| "a replica ended".into())
     }
 
     /// What it said that nobody heard yet, if anything.
     pub fn said(&mut self) -> Option<Event> {
-        self.events.try_recv().ok()
+        self.events.try_recv().ok().map(|(_, event)| event)
     }
 
     /// When it leads, which must be the next thing it says.
@@ -194,8 +204,8 @@ impl Replica {
     /// If it is not.
     pub async fn leads(&mut self) -> Result<i64, Failure> {
         match timeout(AMPLE, self.events.recv()).await {
-            Ok(Some(Event::Leading { at })) => Ok(at),
-            Ok(Some(other)) => Err(other.unexpected()),
+            Ok(Some((_, Event::Leading { at }))) => Ok(at),
+            Ok(Some((_, other))) => Err(other.unexpected()),
             Ok(None) => Err("a standby ended".into()),
             Err(_elapsed) => Err("a standby does not lead".into()),
         }
@@ -224,7 +234,7 @@ impl Replica {
     pub async fn exits(&mut self) -> Result<ExitStatus, Failure> {
         match timeout(AMPLE, self.events.recv()).await {
             Ok(None) => Ok(self.process.wait()?),
-            Ok(Some(event)) => Err(event.unexpected()),
+            Ok(Some((_, event))) => Err(event.unexpected()),
             Err(_elapsed) => Err("a replica does not end".into()),
         }
     }

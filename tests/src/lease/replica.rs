@@ -1,8 +1,8 @@
-//! One replica, in a process of its own: contends for the job, works while it leads, and says so on its standard output, each
-//! line with the time.
+//! One replica, in a process of its own: contends for its jobs, works while it leads, and says so on its standard output, each line
+//! with the number of the job and the time.
 //!
-//! Orders come on its standard input: `stop` ends the run, after which it stands by again; `step_down` hands over; `block MS` has
-//! the job block its thread; `shutdown` and `drop` end the runtime under the job, while the process lives. `SIGTERM` is a
+//! Orders come on its standard input: `stop` ends each run, after which it stands by again; `step_down` hands over; `block MS` has
+//! a job block its thread; `shutdown` and `drop` end the runtime under the job, while the process lives. `SIGTERM` is a
 //! restart, and so is the end of the orders: the runner is closed and the process ends.
 
 use std::{
@@ -17,16 +17,16 @@ use std::{
 
 use distributed_lock::{
     Backend,
-    lease::{CancelReason, LeaseExit, Term},
+    lease::{CancelReason, LeaseExit, LeaseRunner, Term},
 };
 use tokio::{
     signal::unix::{SignalKind, signal},
     sync::mpsc,
-    task::JoinHandle,
+    task::{JoinHandle, JoinSet},
     time::sleep,
 };
 
-use super::{Failure, JOB, clock, settings::Settings};
+use super::{Failure, clock, job, settings::Settings};
 
 /// What makes a program a replica: its first argument.
 pub const ARGUMENT: &str = "replica";
@@ -77,7 +77,7 @@ fn serve(url: &str, settings: Settings) -> Result<(), Failure> {
         Err(End::Dropped) => drop(runtime),
         Err(End::ShutDown) => runtime.shutdown_background(),
     }
-    println!("gone {}", clock::now());
+    println!("0 gone {}", clock::now());
     // The process lives on until its orders end.
     reading.join().map_err(|_panic| "the reader of orders panicked")?;
     Ok(())
@@ -85,46 +85,58 @@ fn serve(url: &str, settings: Settings) -> Result<(), Failure> {
 
 async fn run(url: &str, settings: Settings, orders: &mut mpsc::UnboundedReceiver<Order>) -> Result<(), Failure> {
     let (locker, runner) = settings.runner(url)?;
-    let mut restart = signal(SignalKind::terminate())?;
+    let (jobs, mut restart) = (0..settings.jobs, signal(SignalKind::terminate())?);
+    // Many that work all the time would take the processor from those who measure.
+    let pause = Duration::from_millis(if settings.jobs == 1 { 1 } else { 10 });
     let obey = async {
         loop {
             tokio::select! {
                 _ = restart.recv() => return,
                 order = orders.recv() => match order {
-                    Some(Order::Stop) => _ = runner.stop(JOB),
-                    Some(Order::StepDown) => _ = runner.step_down(JOB),
+                    Some(Order::Stop) => jobs.clone().for_each(|number| _ = runner.stop(&job(number))),
+                    Some(Order::StepDown) => jobs.clone().for_each(|number| _ = runner.step_down(&job(number))),
                     // Whoever gave the orders is gone.
                     None => return,
                 },
             }
         }
     };
-    let contend = async {
-        loop {
-            match runner.run(JOB, work).await {
-                Ok(LeaseExit::Stopped(_)) => {}
-                other => return other,
-            }
-        }
-    };
-    let (ended, closed) = tokio::join!(contend, async {
+    let runs: JoinSet<_> = jobs.clone().map(|number| contend(runner.clone(), Job { number, pause })).collect();
+    let (ended, closed) = tokio::join!(runs.join_all(), async {
         obey.await;
         runner.close().await
     });
     closed?;
     locker.close().await?;
-    match ended? {
+    ended.into_iter().try_for_each(|exit| match exit? {
         LeaseExit::Closed(_) => Ok(()),
         other => Err(format!("the run ended by itself: {other:?}").into()),
+    })
+}
+
+/// One of the jobs, and how long it pauses between two steps.
+#[derive(Clone, Copy, Debug)]
+struct Job {
+    number: usize,
+    pause: Duration,
+}
+
+/// Until it is closed.
+async fn contend(runner: LeaseRunner, of: Job) -> distributed_lock::Result<LeaseExit<(), Failure>> {
+    loop {
+        match runner.run(job(of.number), |term| work(of, term)).await {
+            Ok(LeaseExit::Stopped(_)) => {}
+            other => return other,
+        }
     }
 }
 
 /// Works in small steps, each only while the lease is proven.
-async fn work(term: Term) -> Result<(), Failure> {
-    println!("leading {}", clock::now());
+async fn work(of: Job, term: Term) -> Result<(), Failure> {
+    println!("{} leading {}", of.number, clock::now());
     let cancelled = term.cancelled();
     let now = clock::now();
-    let mut steps = Steps { term, polled: AtomicI64::new(0), last: now, deadline: now, lost: true };
+    let mut steps = Steps { of, term, polled: AtomicI64::new(0), last: now, deadline: now, lost: true };
     tokio::pin!(cancelled);
     loop {
         tokio::select! {
@@ -134,7 +146,7 @@ async fn work(term: Term) -> Result<(), Failure> {
                 steps.lost = matches!(reason, CancelReason::Lost(_));
                 return Ok(());
             }
-            () = sleep(Duration::from_millis(1)) => {
+            () = sleep(of.pause) => {
                 steps.block();
                 steps.make();
             }
@@ -145,6 +157,7 @@ async fn work(term: Term) -> Result<(), Failure> {
 /// Says how the job ended. In its drop, since a job that wakes past its deadline is dropped without being polled again; there it works
 /// once more if it may, as a job that cleans up.
 struct Steps {
+    of: Job,
     term: Term,
     /// When the job was last polled.
     polled: AtomicI64,
@@ -164,9 +177,10 @@ impl Steps {
     fn block(&self) {
         let blocks = BLOCK.swap(0, Ordering::Relaxed);
         if blocks > 0 {
-            println!("blocks {}", clock::now());
+            println!("{} blocks {}", self.of.number, clock::now());
             block(Duration::from_millis(blocks));
-            println!("wakes {} {}", clock::now(), i64::from(self.term.ensure_valid().is_ok()));
+            let (now, valid) = (clock::now(), i64::from(self.term.ensure_valid().is_ok()));
+            println!("{} wakes {now} {valid}", self.of.number);
         }
     }
 
@@ -187,10 +201,11 @@ fn block(time: Duration) {
 impl Drop for Steps {
     fn drop(&mut self) {
         self.make();
+        let number = self.of.number;
         if self.lost {
-            println!("lost {} {}", clock::now(), self.deadline);
+            println!("{number} lost {} {}", clock::now(), self.deadline);
         }
-        println!("ended {} {} {}", clock::now(), self.last, self.polled.load(Ordering::Relaxed));
+        println!("{number} ended {} {} {}", clock::now(), self.last, self.polled.load(Ordering::Relaxed));
     }
 }
 

@@ -2,10 +2,10 @@
 
 use distributed_lock::LockKey;
 use lock_postgres::KeyScheme;
-use lock_testkit::{Observer, observe::AdvisoryLock, wait_until};
+use lock_testkit::{Observer, wait_until};
 use tokio_postgres::{Client, Config, NoTls};
 
-use super::{AMPLE, Failure, JOB, clock};
+use super::{AMPLE, Failure, JOB, clock, standbys::Line};
 
 /// A look at one database of the server.
 #[derive(Debug)]
@@ -40,15 +40,15 @@ impl Server {
         &self.observer
     }
 
-    /// Who holds the job's lock or waits for it.
+    /// Who holds the job's lock and who stands by.
     ///
     /// # Errors
     /// If the server does not answer.
-    pub async fn locks(&self) -> Result<Vec<AdvisoryLock>, Failure> {
-        Ok(self.observer.holders(self.id).await?)
+    pub async fn line(&self) -> Result<Line, Failure> {
+        Ok(Line::of(&self.observer.advisory_locks().await?, |key| key == self.id))
     }
 
-    /// Waits until one holds the job's lock and one waits for it.
+    /// Waits until one holds the job's lock and one stands by.
     ///
     /// # Errors
     /// If that does not come true.
@@ -56,14 +56,13 @@ impl Server {
         self.has_standbys(1).await
     }
 
-    /// Waits until one holds the job's lock and so many wait for it.
+    /// Waits until one holds the job's lock and so many stand by.
     ///
     /// # Errors
     /// If that does not come true.
     pub async fn has_standbys(&self, count: usize) -> Result<(), Failure> {
         let waited = wait_until(AMPLE, format!("a holder and {count} standbys"), async || {
-            let locks = self.locks().await.unwrap_or_default();
-            locks.len() == count + 1 && locks.iter().filter(|lock| lock.granted).count() == 1
+            self.line().await.unwrap_or_default().led_before(count).is_some()
         });
         Ok(waited.await?)
     }
@@ -73,8 +72,7 @@ impl Server {
     /// # Errors
     /// If nobody does.
     pub async fn holder(&self) -> Result<i32, Failure> {
-        let locks = self.locks().await?;
-        let holder = locks.iter().find(|lock| lock.granted).and_then(|lock| lock.pid);
+        let holder = self.line().await?.holders.first().copied();
         Ok(holder.ok_or("nobody holds the job's lock")?)
     }
 

@@ -2,15 +2,22 @@
 
 use std::{sync::Arc, time::Duration};
 
-use distributed_lock::lease::{LeaseConfig, LeaseRunner};
-use lock_postgres::{PostgresConfig, PostgresLocker};
+use distributed_lock::{
+    Locker,
+    lease::{LeaseConfig, LeaseRunner},
+};
+use lock_postgres::PostgresConfig;
 use tokio::runtime::{Builder, Runtime};
 
-use super::Failure;
+use super::{Failure, locker::LockerKind};
 
-/// The times of a replica, and what it runs on.
+/// The times of a replica, what it runs, and on what.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
+    /// Under which locks.
+    pub locker: LockerKind,
+    /// How many jobs it runs.
+    pub jobs: usize,
     /// T of the lease.
     pub ttl: Duration,
     /// The grace of the job.
@@ -39,14 +46,14 @@ impl Settings {
     ///
     /// # Errors
     /// Where a setting breaks its rule.
-    pub fn runner(&self, url: &str) -> Result<(Arc<PostgresLocker>, LeaseRunner), Failure> {
+    pub fn runner(&self, url: &str) -> Result<(Arc<dyn Locker>, LeaseRunner), Failure> {
         let config = PostgresConfig::from_url(url)
-            .with_pool_size(2)
             .with_heartbeat_interval(self.heartbeat)
             .with_query_timeout(self.query_timeout)
             .with_watchdog(self.watchdog);
-        let locker = Arc::new(PostgresLocker::new(&config)?);
-        let runner = LeaseRunner::new(Arc::clone(&locker) as _, self.lease())?;
+        let config = if self.jobs == 1 { config.with_pool_size(2) } else { config };
+        let locker = self.locker.open(&config)?;
+        let runner = LeaseRunner::new(Arc::clone(&locker), self.lease())?;
         Ok((locker, runner))
     }
 
@@ -69,17 +76,20 @@ impl Settings {
         }
     }
 
-    pub(super) fn arguments(self) -> [String; 6] {
+    pub(super) fn arguments(self) -> [String; 8] {
         let [ttl, grace, heartbeat, query_timeout] =
             [self.ttl, self.grace, self.heartbeat, self.query_timeout].map(|time| time.as_millis().to_string());
         let threads = if self.threads == Threads::One { "1" } else { "2" };
-        [ttl, grace, heartbeat, query_timeout, threads.into(), self.watchdog.to_string()]
+        let (locker, jobs) = (self.locker.to_string(), self.jobs.to_string());
+        [locker, jobs, ttl, grace, heartbeat, query_timeout, threads.into(), self.watchdog.to_string()]
     }
 
     pub(super) fn parse(arguments: &[String]) -> Option<Self> {
-        let [ttl, grace, heartbeat, query_timeout, threads, watchdog] = arguments else { return None };
+        let [locker, jobs, ttl, grace, heartbeat, query_timeout, threads, watchdog] = arguments else { return None };
         let time = |text: &String| text.parse().ok().map(Duration::from_millis);
         Some(Self {
+            locker: LockerKind::parse(locker)?,
+            jobs: jobs.parse().ok()?,
             ttl: time(ttl)?,
             grace: time(grace)?,
             heartbeat: time(heartbeat)?,

@@ -5,15 +5,19 @@ use std::{
     net::Ipv4Addr,
     path::Path,
     process::Command,
-    sync::{PoisonError, RwLock},
+    sync::{Arc, PoisonError, RwLock},
     time::Duration,
 };
 
-use distributed_lock::{Bound, lease::LeaseGuarantees};
+use distributed_lock::{
+    Bound, Locker,
+    lease::{LeaseGuarantees, LeaseRunner},
+};
 use libtest_mimic::{Failed, Trial};
 use lock_testkit::{Cluster, Proxy, StallProbe, postgres::Builder, requirement, stall::Mark};
 use tests::lease::{
     AMPLE, Failure, clock,
+    locker::LockerKind,
     process::{Ended, Replica},
     server::Server,
     settings::{Settings, Threads},
@@ -38,6 +42,9 @@ pub(crate) const SHORT: Settings = settings([2_000, 200, 250, 500]);
 
 const fn settings([ttl, grace, heartbeat, query_timeout]: [u64; 4]) -> Settings {
     Settings {
+        // The bench's is what counts.
+        locker: LockerKind::Postgres,
+        jobs: 1,
         ttl: ms(ttl),
         grace: ms(grace),
         heartbeat: ms(heartbeat),
@@ -49,39 +56,42 @@ const fn settings([ttl, grace, heartbeat, query_timeout]: [u64; 4]) -> Settings 
 
 /// A trial in a database of its own on the cluster that all share.
 pub(crate) fn trial<F: Future<Output = Result<(), Failure>>>(
+    locker: LockerKind,
     name: &str,
     body: impl FnOnce(Bench) -> F + Send + 'static,
 ) -> Trial {
-    requirement::trial(name, Cluster::shared, move |cluster| {
+    requirement::trial(format!("{locker}::{name}"), Cluster::shared, move |cluster| {
         let _fed = MACHINE.read().unwrap_or_else(PoisonError::into_inner);
-        run(cluster, body)
+        run(cluster, locker, body)
     })
 }
 
 /// The same while no other trial runs.
 pub(crate) fn trial_alone<F: Future<Output = Result<(), Failure>>>(
+    locker: LockerKind,
     name: &str,
     body: impl FnOnce(Bench) -> F + Send + 'static,
 ) -> Trial {
-    requirement::trial(name, Cluster::shared, move |cluster| {
+    requirement::trial(format!("{locker}::{name}"), Cluster::shared, move |cluster| {
         let _all = MACHINE.write().unwrap_or_else(PoisonError::into_inner);
-        run(cluster, body)
+        run(cluster, locker, body)
     })
 }
 
 /// A trial on a cluster of its own.
 pub(crate) fn trial_on<F: Future<Output = Result<(), Failure>>>(
+    locker: LockerKind,
     name: &str,
     options: fn(Builder) -> Builder,
     body: impl FnOnce(Bench, Cluster) -> F + Send + 'static,
 ) -> Trial {
     requirement::trial(
-        name,
+        format!("{locker}::{name}"),
         move || options(Cluster::builder()).start(),
         move |cluster| {
             let _fed = MACHINE.read().unwrap_or_else(PoisonError::into_inner);
             let runtime = Runtime::new()?;
-            let bench = runtime.block_on(Bench::on(&cluster));
+            let bench = runtime.block_on(Bench::on(&cluster, locker));
             let ran = runtime.block_on(async { body(bench?, cluster).await });
             ran.map_err(|failure: Failure| failure.to_string().into())
         },
@@ -90,14 +100,18 @@ pub(crate) fn trial_on<F: Future<Output = Result<(), Failure>>>(
 
 fn run<F: Future<Output = Result<(), Failure>>>(
     cluster: &Cluster,
+    locker: LockerKind,
     body: impl FnOnce(Bench) -> F,
 ) -> Result<(), Failed> {
     let runtime = Runtime::new()?;
-    runtime.block_on(async { body(Bench::on(cluster).await?).await }).map_err(|failure| failure.to_string().into())
+    runtime
+        .block_on(async { body(Bench::on(cluster, locker).await?).await })
+        .map_err(|failure| failure.to_string().into())
 }
 
 #[derive(Debug)]
 pub(crate) struct Bench {
+    pub(crate) locker: LockerKind,
     pub(crate) server: Server,
     pub(crate) url: String,
     pub(crate) admin: tokio_postgres::Config,
@@ -106,32 +120,57 @@ pub(crate) struct Bench {
 }
 
 impl Bench {
-    async fn on(cluster: &Cluster) -> Result<Self, Failure> {
+    async fn on(cluster: &Cluster, locker: LockerKind) -> Result<Self, Failure> {
         let database = cluster.create_database().await?;
         let admin = cluster.admin_config(&database);
         let url = format!("{}?sslmode=disable", cluster.url_for("postgres", &database));
         let server = Server::connect(&admin).await?;
-        Ok(Self { server, url, admin, port: cluster.port(), probe: StallProbe::start()? })
+        Ok(Self { locker, server, url, admin, port: cluster.port(), probe: StallProbe::start()? })
     }
 
     pub(crate) fn replica(&self, settings: Settings) -> Result<Replica, Failure> {
-        Replica::start(Path::new(PROGRAM), &self.url, None, settings)
+        Replica::start(Path::new(PROGRAM), &self.url, None, self.with(settings))
+    }
+
+    /// One under other locks than the trial is about.
+    pub(crate) fn replica_on(&self, locker: LockerKind, settings: Settings) -> Result<Replica, Failure> {
+        Replica::start(Path::new(PROGRAM), &self.url, None, Settings { locker, ..settings })
+    }
+
+    /// One whose sessions the server knows by this name.
+    pub(crate) fn named_replica(&self, name: &str, settings: Settings) -> Result<Replica, Failure> {
+        let url = format!("{}&application_name={name}", self.url);
+        Replica::start(Path::new(PROGRAM), &url, None, self.with(settings))
+    }
+
+    /// With the locker of this trial.
+    pub(crate) fn with(&self, settings: Settings) -> Settings {
+        Settings { locker: self.locker, ..settings }
+    }
+
+    /// A locker at this address, and a runner on it.
+    pub(crate) fn runner_at(&self, url: &str, settings: Settings) -> Result<(Arc<dyn Locker>, LeaseRunner), Failure> {
+        self.with(settings).runner(url)
+    }
+
+    pub(crate) fn runner(&self, settings: Settings) -> Result<(Arc<dyn Locker>, LeaseRunner), Failure> {
+        self.runner_at(&self.url, settings)
     }
 
     /// One that is started with less of the processor than others.
     pub(crate) fn nice_replica(&self, settings: Settings) -> Result<Replica, Failure> {
         let mut nice = Command::new("nice");
         nice.args(["-n", "19", PROGRAM]);
-        Replica::start_by(nice, &self.url, None, settings)
+        Replica::start_by(nice, &self.url, None, self.with(settings))
     }
 
     /// One behind a proxy.
     pub(crate) fn remote_replica(&self, settings: Settings) -> Result<Replica, Failure> {
         let proxy = Proxy::start((Ipv4Addr::LOCALHOST, self.port))?;
-        Replica::start(Path::new(PROGRAM), &self.url, Some(proxy), settings)
+        Replica::start(Path::new(PROGRAM), &self.url, Some(proxy), self.with(settings))
     }
 
-    /// This one leads, and another one with the same settings waits in the server's queue.
+    /// This one leads, and another one with the same settings stands by.
     pub(crate) async fn leads_before(&self, leader: &mut Replica, settings: Settings) -> Result<Replica, Failure> {
         leader.leads().await?;
         let standby = self.replica(settings)?;
@@ -139,7 +178,7 @@ impl Bench {
         Ok(standby)
     }
 
-    /// One that leads and one that waits in the server's queue.
+    /// One that leads and one that stands by.
     pub(crate) async fn pair(&self, settings: Settings) -> Result<(Replica, Replica), Failure> {
         let mut leader = self.replica(settings)?;
         let standby = self.leads_before(&mut leader, settings).await?;
@@ -148,7 +187,7 @@ impl Bench {
 
     /// What a runner with these settings prints.
     pub(crate) fn guarantees(&self, settings: Settings) -> Result<LeaseGuarantees, Failure> {
-        Ok(settings.runner(&self.url)?.1.guarantees())
+        Ok(self.runner(settings)?.1.guarantees())
     }
 
     pub(crate) fn port(&self) -> u16 {

@@ -19,6 +19,7 @@ use lock_testkit::{
 };
 use tests::lease::{
     AMPLE, Failure, JOB, clock,
+    locker::LockerKind,
     process::Event,
     settings::{Settings, Threads},
 };
@@ -30,31 +31,42 @@ use tokio_postgres::NoTls;
 
 use crate::bench::{Bench, LONG, SHORT, apart, handed_over, limit, ms, trial, trial_on};
 
-pub(crate) fn trials() -> Vec<Trial> {
-    vec![
-        trial("cases::case_35_heartbeats_do_not_stack_the_lock_and_a_step_down_frees_it", stacked),
-        trial("cases::case_35_sessions_that_end_do_not_stack_the_lock", reconnecting),
-        half_open("case_38_leader_over_a_half_open_connection_is_followed", |proxy| proxy.both(Flow::Drop)),
-        half_open("case_38_leader_whose_requests_are_lost_is_followed", |proxy| proxy.up(Flow::Drop)),
-        half_open("case_38_leader_whose_answers_are_lost_is_followed", |proxy| proxy.down(Flow::Drop)),
-        trial("cases::case_43_job_that_leads_for_too_long_is_dropped_and_the_next_leads", |bench| {
-            hung(bench, |config| config.with_max_term(ms(600)), Stall::MaxTerm)
-        }),
-        trial("cases::case_43_job_without_progress_is_dropped_and_the_next_leads", |bench| {
-            hung(bench, |config| config.with_progress_deadline(ms(600)), Stall::Progress)
-        }),
-        trial("cases::case_43_job_that_keeps_the_only_thread_for_ever_is_followed", |bench| {
+pub(crate) fn trials(locker: LockerKind) -> Vec<Trial> {
+    let mut trials = vec![
+        trial(locker, "cases::case_35_heartbeats_do_not_stack_the_lock_and_a_step_down_frees_it", stacked),
+        trial(locker, "cases::case_35_sessions_that_end_do_not_stack_the_lock", reconnecting),
+        half_open(locker, "case_38_leader_over_a_half_open_connection_is_followed", |proxy| proxy.both(Flow::Drop)),
+        trial(locker, "cases::case_43_job_that_keeps_the_only_thread_for_ever_is_followed", |bench| {
             thread_kept(bench, Threads::One)
         }),
-        trial("cases::case_43_job_that_keeps_one_of_two_threads_for_ever_is_followed", |bench| {
-            thread_kept(bench, Threads::Two)
-        }),
-        trial_on("cases::case_47_server_that_is_down_at_the_start_is_asked_until_it_is_up", |builder| builder, down),
-        trial("cases::case_47_every_request_of_an_election_may_fail_once", every_request),
-        trial("cases::case_47_refusals_that_come_after_other_answers_are_outlived", refused),
-        trial("cases::case_52_stuck_connection_holds_up_neither_health_nor_stop_nor_close", stuck),
-        trial("cases::case_63_pool_that_retires_its_connections_leaves_the_leader_s", retired),
-    ]
+        trial(locker, "cases::case_47_every_request_of_an_election_may_fail_once", every_request),
+        trial(locker, "cases::case_47_refusals_that_come_after_other_answers_are_outlived", refused),
+        trial(locker, "cases::case_52_stuck_connection_holds_up_neither_health_nor_stop_nor_close", stuck),
+    ];
+    // What is the runner's own, or a connection's whoever owns it.
+    if locker == LockerKind::Postgres {
+        trials.extend([
+            half_open(locker, "case_38_leader_whose_requests_are_lost_is_followed", |proxy| proxy.up(Flow::Drop)),
+            half_open(locker, "case_38_leader_whose_answers_are_lost_is_followed", |proxy| proxy.down(Flow::Drop)),
+            trial(locker, "cases::case_43_job_that_leads_for_too_long_is_dropped_and_the_next_leads", |bench| {
+                hung(bench, |config| config.with_max_term(ms(600)), Stall::MaxTerm)
+            }),
+            trial(locker, "cases::case_43_job_without_progress_is_dropped_and_the_next_leads", |bench| {
+                hung(bench, |config| config.with_progress_deadline(ms(600)), Stall::Progress)
+            }),
+            trial(locker, "cases::case_43_job_that_keeps_one_of_two_threads_for_ever_is_followed", |bench| {
+                thread_kept(bench, Threads::Two)
+            }),
+            trial_on(
+                locker,
+                "cases::case_47_server_that_is_down_at_the_start_is_asked_until_it_is_up",
+                |builder| builder,
+                down,
+            ),
+            trial(locker, "cases::case_63_pool_that_retires_its_connections_leaves_the_leader_s", retired),
+        ]);
+    }
+    trials
 }
 
 /// A heartbeat every 20 ms.
@@ -98,8 +110,8 @@ async fn reconnecting(bench: Bench) -> Result<(), Failure> {
     bench.over([leader, standby]).await
 }
 
-fn half_open(name: &str, switch: fn(&Proxy)) -> Trial {
-    trial(&format!("cases::{name}"), move |bench| cut_off(bench, switch))
+fn half_open(locker: LockerKind, name: &str, switch: fn(&Proxy)) -> Trial {
+    trial(locker, &format!("cases::{name}"), move |bench| cut_off(bench, switch))
 }
 
 /// As when a cable is pulled, or one direction of a way is lost: no end is seen.
@@ -149,9 +161,9 @@ async fn leads(runner: &LeaseRunner) -> Result<(), Failure> {
 
 /// Renewals go on all the time, so nothing but the limit ends it.
 async fn hung(bench: Bench, limited: fn(LeaseConfig) -> LeaseConfig, stall: Stall) -> Result<(), Failure> {
-    let (locker, _) = SHORT.runner(&bench.url)?;
+    let (locker, _) = bench.runner(SHORT)?;
     let runner = LeaseRunner::new(locker, limited(SHORT.lease()))?;
-    let (_, next) = SHORT.runner(&bench.url)?;
+    let (_, next) = bench.runner(SHORT)?;
     let tokens = Tokens::default();
     let (mark, began) = (bench.mark(), clock::now());
     let hung = hangs(&runner, &tokens);
@@ -214,7 +226,7 @@ async fn down(bench: Bench, cluster: lock_testkit::Cluster) -> Result<(), Failur
 
 /// The nth request of each runner fails, in one of two ways.
 async fn every_request(bench: Bench) -> Result<(), Failure> {
-    let mut elections = JoinSet::new();
+    let (settings, mut elections) = (bench.with(SHORT), JoinSet::new());
     for after in [AfterLoss::Close, AfterLoss::Silence] {
         for nth in 1..=12 {
             let proxy = Proxy::start((Ipv4Addr::LOCALHOST, bench.port()))?;
@@ -229,7 +241,7 @@ async fn every_request(bench: Bench) -> Result<(), Failure> {
                     LeaseEvent::AcquireFailed { .. } => panic!("{event}"),
                     _ => {}
                 });
-                let (locker, _) = SHORT.runner(&url)?;
+                let (locker, _) = settings.runner(&url)?;
                 let runner = LeaseRunner::new(locker, config)?;
                 proxy.lose_reply(nth, after);
                 let name = format!("{after:?} {nth}");
@@ -256,7 +268,7 @@ async fn refused(bench: Bench) -> Result<(), Failure> {
     tokio::spawn(connection);
     let role = format!("of_{}", bench.admin.get_dbname().ok_or("no database")?);
     admin.batch_execute(&format!("CREATE ROLE {role} LOGIN CONNECTION LIMIT 0")).await?;
-    let (locker, _) = SHORT.runner(&bench.url.replace("//postgres@", &format!("//{role}@")))?;
+    let (locker, _) = bench.runner_at(&bench.url.replace("//postgres@", &format!("//{role}@")), SHORT)?;
     let codes = Arc::new(Mutex::new(Vec::new()));
     let log = Arc::clone(&codes);
     let runner = LeaseRunner::new(
@@ -286,7 +298,7 @@ async fn refused(bench: Bench) -> Result<(), Failure> {
 
 async fn stuck(bench: Bench) -> Result<(), Failure> {
     let proxy = Proxy::start((Ipv4Addr::LOCALHOST, bench.port()))?;
-    let (locker, runner) = SHORT.runner(&proxy.url(&bench.url))?;
+    let (locker, runner) = bench.runner_at(&proxy.url(&bench.url), SHORT)?;
     let promised = runner.guarantees();
     let tokens = Tokens::default();
     let running = hangs(&runner, &tokens);

@@ -2,26 +2,26 @@
 
 use libtest_mimic::Trial;
 use rustix::process::Signal;
-use tests::lease::{Failure, clock, process::Replica};
+use tests::lease::{Failure, clock, locker::LockerKind, process::Replica};
 use tokio::time::sleep;
 
 use crate::bench::{Bench, LONG, SHORT, handed_over, limit, ms, trial};
 
-pub(crate) fn trials() -> Vec<Trial> {
+pub(crate) fn trials(locker: LockerKind) -> Vec<Trial> {
     vec![
-        trial("ending::stopped_run_is_followed_at_once_and_stands_by_again", stopped),
-        trial("ending::replica_whose_orders_end_closes_and_is_followed_at_once", |bench| {
+        trial(locker, "ending::stopped_run_is_followed_at_once_and_stands_by_again", stopped),
+        trial(locker, "ending::replica_whose_orders_end_closes_and_is_followed_at_once", |bench| {
             leaves(bench, |leader| {
                 leader.end_orders();
                 Ok(())
             })
         }),
-        trial("ending::sigterm_ends_the_job_in_order_and_the_next_leads_at_once", |bench| {
+        trial(locker, "ending::sigterm_ends_the_job_in_order_and_the_next_leads_at_once", |bench| {
             leaves(bench, |leader| leader.signal(Signal::TERM))
         }),
-        trial("ending::killed_leader_is_followed_at_once", killed),
-        trial("ending::standby_that_gets_sigterm_leaves_the_queue_and_nobody_notices", leaving_standby),
-        trial("ending::killed_standby_is_noticed_by_nobody", killed_standby),
+        trial(locker, "ending::killed_leader_is_followed_at_once", killed),
+        trial(locker, "ending::standby_that_gets_sigterm_leaves_the_queue_and_nobody_notices", leaving_standby),
+        trial(locker, "ending::killed_standby_is_noticed_by_nobody", killed_standby),
     ]
 }
 

@@ -4,30 +4,42 @@ use distributed_lock::Bound;
 use libtest_mimic::Trial;
 use lock_testkit::{proxy::Flow, requirement, wait_until};
 use rustix::process::Signal;
-use tests::lease::{AMPLE, Failure, clock, process::Event, settings::Settings};
+use tests::lease::{AMPLE, Failure, clock, locker::LockerKind, process::Event, settings::Settings};
 use tokio::time::{sleep, timeout};
 
 use crate::bench::{Bench, SHORT, apart, handed_over, limit, ms, trial};
 
-pub(crate) fn trials() -> Vec<Trial> {
-    vec![
-        trial("frozen::leader_that_stands_still_for_less_than_d_goes_on_in_the_same_term", shorter_than_d),
-        trial("frozen::answer_that_came_while_the_leader_stood_still_is_no_silence", answered),
+pub(crate) fn trials(locker: LockerKind) -> Vec<Trial> {
+    let mut trials = vec![
+        trial(locker, "frozen::leader_that_stands_still_for_less_than_d_goes_on_in_the_same_term", shorter_than_d),
+        trial(locker, "frozen::answer_that_came_while_the_leader_stood_still_is_no_silence", answered),
         trial(
+            locker,
             "frozen::leader_that_stands_still_for_longer_than_d_says_so_and_ends_before_the_next_leads",
             longer_than_d,
         ),
-        trial("frozen::leader_that_goes_on_between_its_deadline_and_t_never_works_beside_the_next", until_nearly_t),
         trial(
+            locker,
+            "frozen::leader_that_goes_on_between_its_deadline_and_t_never_works_beside_the_next",
+            until_nearly_t,
+        ),
+        trial(
+            locker,
             "frozen::leader_that_stands_still_for_longer_than_t_is_followed_and_its_job_is_dropped_unpolled",
             longer_than_t,
         ),
-        trial("frozen::standby_that_was_granted_the_lease_while_it_stood_still_leads_when_it_goes_on", granted),
         trial(
+            locker,
             "frozen::standby_in_the_queue_holds_others_up_for_no_longer_than_the_bound_and_wakes_as_a_standby",
             standby,
         ),
-    ]
+    ];
+    // The server grants a lock to a process that stands still only where it waits in the queue.
+    if locker == LockerKind::Postgres {
+        let name = "frozen::standby_that_was_granted_the_lease_while_it_stood_still_leads_when_it_goes_on";
+        trials.push(trial(locker, name, granted));
+    }
+    trials
 }
 
 /// Below tau too, which an answer that is due may take.

@@ -1,13 +1,15 @@
 //! Leaders that are cut off in the middle of a write, so that no timer of the server runs.
 
 use libtest_mimic::Trial;
-use lock_testkit::requirement;
-use tests::lease::Failure;
+use lock_testkit::{Proxy, requirement};
+use tests::lease::{Failure, locker::LockerKind};
+use tokio::time::sleep;
 
 use crate::bench::{Bench, SHORT, apart, ms, trial};
 
-pub(crate) fn trials() -> Vec<Trial> {
-    vec![trial("half_written::leader_cut_in_the_middle_of_a_renewal_is_followed_by_way_of_the_standby_s_watchdog", cut)]
+pub(crate) fn trials(locker: LockerKind) -> Vec<Trial> {
+    let name = "half_written::leader_cut_in_the_middle_of_a_renewal_is_followed_by_way_of_the_standby_s_watchdog";
+    vec![trial(locker, name, cut)]
 }
 
 async fn cut(bench: Bench) -> Result<(), Failure> {
@@ -18,8 +20,11 @@ async fn cut(bench: Bench) -> Result<(), Failure> {
         let mut leader = bench.remote_replica(SHORT)?;
         let mut standby = bench.leads_before(&mut leader, SHORT).await?;
         let mark = bench.mark();
-        leader.proxy.as_ref().ok_or("no proxy")?.halve_next_bind();
-        let ended = leader.ends().await?;
+        let proxy = leader.proxy.clone().ok_or("no proxy")?;
+        let ended = tokio::select! {
+            ended = leader.ends() => ended?,
+            () = halve(&proxy) => unreachable!("for ever"),
+        };
         assert!(ended.lost.is_some(), "it does not know: {ended:?}");
         // The half of its renewal that arrived. The key is still taken, and stays so beyond T.
         let sent = bench.server.last_statement().await?;
@@ -31,4 +36,12 @@ async fn cut(bench: Bench) -> Result<(), Failure> {
         drop((leader, standby));
     }
     bench.over([]).await
+}
+
+/// One connection after the other, since that with the leader's lease may not be the only one, nor the first to write.
+async fn halve(proxy: &Proxy) {
+    loop {
+        proxy.halve_next_bind();
+        sleep(ms(50)).await;
+    }
 }

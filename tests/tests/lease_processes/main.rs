@@ -1,4 +1,5 @@
-//! The lease runner over PostgreSQL, for what a process can suffer: real processes, real signals, a real server.
+//! The lease runner over PostgreSQL, for what a process can suffer: real processes, real signals, a real server. Each trial says under
+//! which locks it runs.
 
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test; clippy knows only those of the standard harness")]
 
@@ -16,12 +17,13 @@ mod watched;
 use std::process::ExitCode;
 
 use libtest_mimic::{Arguments, Trial};
+use tests::lease::locker::LockerKind;
 
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     // They wait for timers far more than they work.
     arguments.test_threads.get_or_insert(8);
-    let topics: [fn() -> Vec<Trial>; 7] = [
+    let topics: &[fn(LockerKind) -> Vec<Trial>] = &[
         cases::trials,
         ending::trials,
         frozen::trials,
@@ -30,5 +32,6 @@ fn main() -> ExitCode {
         starved::trials,
         watched::trials,
     ];
-    libtest_mimic::run(&arguments, topics.iter().flat_map(|trials| trials()).collect()).exit_code()
+    let trials = LockerKind::ALL.iter().flat_map(|locker| topics.iter().flat_map(|trials| trials(*locker)));
+    libtest_mimic::run(&arguments, trials.collect()).exit_code()
 }

@@ -9,6 +9,7 @@ use distributed_lock::{
 use libtest_mimic::Trial;
 use tests::lease::{
     Failure, JOB, clock,
+    locker::LockerKind,
     process::{Ended, Event, Replica},
     settings::{Settings, Threads},
 };
@@ -16,40 +17,57 @@ use tokio::sync::mpsc;
 
 use crate::bench::{Bench, LONG, SHORT, apart, limit, ms, trial};
 
-pub(crate) fn trials() -> Vec<Trial> {
-    vec![
+pub(crate) fn trials(locker: LockerKind) -> Vec<Trial> {
+    let mut trials = vec![
         trial(
+            locker,
             "runtimes::one_thread_blocked_for_longer_than_t_is_a_loss_that_the_job_sees_at_once_on_waking",
             |bench| blocked_beyond_t(bench, Threads::One),
         ),
         trial(
-            "runtimes::one_of_two_workers_blocked_for_longer_than_t_is_a_loss_that_the_job_sees_at_once_on_waking",
-            |bench| blocked_beyond_t(bench, Threads::Two),
+            locker,
+            "runtimes::one_thread_blocked_for_longer_than_d_is_a_loss_while_the_lease_is_still_ours",
+            |bench| blocked_beyond_d(bench, Threads::One),
         ),
-        trial("runtimes::one_thread_blocked_for_longer_than_d_is_a_loss_while_the_lease_is_still_ours", |bench| {
-            blocked_beyond_d(bench, Threads::One)
-        }),
-        trial(
-            "runtimes::one_of_two_workers_blocked_for_longer_than_d_is_a_loss_while_the_lease_is_still_ours",
-            |bench| blocked_beyond_d(bench, Threads::Two),
-        ),
-        trial("runtimes::run_reports_the_loss_and_the_overrun_of_a_job_that_blocked_its_only_thread", |bench| {
-            reported(bench, Threads::One)
-        }),
-        trial("runtimes::run_reports_the_loss_and_the_overrun_of_a_job_that_blocked_one_of_two_workers", |bench| {
-            reported(bench, Threads::Two)
-        }),
-        trial("runtimes::lease_of_one_thread_that_is_dropped_is_free_at_once", |bench| {
+        trial(locker, "runtimes::lease_of_one_thread_that_is_dropped_is_free_at_once", |bench| {
             gone(bench, Threads::One, "drop")
         }),
-        trial("runtimes::lease_of_workers_that_are_dropped_is_free_at_once", |bench| gone(bench, Threads::Two, "drop")),
-        trial("runtimes::lease_of_one_thread_that_is_shut_down_is_free_at_once", |bench| {
-            gone(bench, Threads::One, "shutdown")
-        }),
-        trial("runtimes::lease_of_workers_that_are_shut_down_is_free_at_once", |bench| {
+        trial(locker, "runtimes::lease_of_workers_that_are_shut_down_is_free_at_once", |bench| {
             gone(bench, Threads::Two, "shutdown")
         }),
-    ]
+    ];
+    // Lanes have a thread of their own, whatever the application's runtime is.
+    if locker == LockerKind::Postgres {
+        trials.extend([
+            trial(
+                locker,
+                "runtimes::one_of_two_workers_blocked_for_longer_than_t_is_a_loss_that_the_job_sees_at_once_on_waking",
+                |bench| blocked_beyond_t(bench, Threads::Two),
+            ),
+            trial(
+                locker,
+                "runtimes::one_of_two_workers_blocked_for_longer_than_d_is_a_loss_while_the_lease_is_still_ours",
+                |bench| blocked_beyond_d(bench, Threads::Two),
+            ),
+            trial(
+                locker,
+                "runtimes::run_reports_the_loss_and_the_overrun_of_a_job_that_blocked_its_only_thread",
+                |bench| reported(bench, Threads::One),
+            ),
+            trial(
+                locker,
+                "runtimes::run_reports_the_loss_and_the_overrun_of_a_job_that_blocked_one_of_two_workers",
+                |bench| reported(bench, Threads::Two),
+            ),
+            trial(locker, "runtimes::lease_of_workers_that_are_dropped_is_free_at_once", |bench| {
+                gone(bench, Threads::Two, "drop")
+            }),
+            trial(locker, "runtimes::lease_of_one_thread_that_is_shut_down_is_free_at_once", |bench| {
+                gone(bench, Threads::One, "shutdown")
+            }),
+        ]);
+    }
+    trials
 }
 
 async fn blocks(leader: &mut Replica, millis: u64) -> Result<i64, Failure> {
@@ -68,8 +86,8 @@ async fn wakes(leader: &mut Replica) -> Result<(i64, bool), Failure> {
     }
 }
 
-/// With one thread nobody renews, and the server ends the session. With another worker the locker still proves that the process lives,
-/// never past T, and gives the key back by then: the runner renews from the task of the job.
+/// With one thread nobody renews, and the server ends the session. With another worker, or with a thread of its own, the locker still
+/// proves that the process lives, never past T, and gives the key back by then: the runner renews from the task of the job.
 async fn blocked_beyond_t(bench: Bench, threads: Threads) -> Result<(), Failure> {
     let settings = Settings { threads, ..SHORT };
     let (mut leader, mut standby) = bench.pair(settings).await?;
@@ -110,7 +128,7 @@ async fn blocked_beyond_d(bench: Bench, threads: Threads) -> Result<(), Failure>
 /// How the first term ended, and what of it can be seen from another thread meanwhile.
 async fn reported(bench: Bench, threads: Threads) -> Result<(), Failure> {
     let settings = Settings { threads, ..SHORT };
-    let (_, runner) = settings.runner(&bench.url)?;
+    let (_, runner) = bench.runner(settings)?;
     let blocked = ms(2_800);
     let running = std::thread::spawn({
         let runner = runner.clone();

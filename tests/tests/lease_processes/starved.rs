@@ -5,6 +5,7 @@ use std::process::{Child, Command};
 use libtest_mimic::Trial;
 use tests::lease::{
     Failure,
+    locker::LockerKind,
     process::{Ended, Event, Replica},
     settings::Settings,
 };
@@ -12,15 +13,21 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::bench::{Bench, SHORT, apart, ms, trial_alone};
 
-pub(crate) fn trials() -> Vec<Trial> {
-    vec![
-        trial_alone("starved::among_many_that_are_busy_nothing_is_lost_or_it_is_said_and_two_never_work", |bench| {
-            starved(bench, Bench::replica)
-        }),
-        trial_alone("starved::behind_many_that_are_busy_nothing_is_lost_or_it_is_said_and_two_never_work", |bench| {
-            starved(bench, Bench::nice_replica)
-        }),
-    ]
+pub(crate) fn trials(locker: LockerKind) -> Vec<Trial> {
+    let mut trials = vec![trial_alone(
+        locker,
+        "starved::among_many_that_are_busy_nothing_is_lost_or_it_is_said_and_two_never_work",
+        |bench| starved(bench, Bench::replica),
+    )];
+    // It takes the machine for itself for a while, so once is enough.
+    if locker == LockerKind::Postgres {
+        trials.push(trial_alone(
+            locker,
+            "starved::behind_many_that_are_busy_nothing_is_lost_or_it_is_said_and_two_never_work",
+            |bench| starved(bench, Bench::nice_replica),
+        ));
+    }
+    trials
 }
 
 /// Processes that do nothing but take the processor. Killed when dropped.

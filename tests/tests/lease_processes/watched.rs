@@ -2,7 +2,7 @@
 
 use libtest_mimic::Trial;
 use lock_testkit::requirement;
-use tests::lease::{Failure, clock, settings::Settings};
+use tests::lease::{Failure, clock, locker::LockerKind, settings::Settings};
 use tokio::{
     task::JoinSet,
     time::{Instant, sleep},
@@ -14,16 +14,21 @@ use crate::{
     spinning::{Statements, spin},
 };
 
-pub(crate) fn trials() -> Vec<Trial> {
-    vec![
-        trial("watched::leaders_granted_after_a_wait_longer_than_t_survive_three_watchdogs_that_spin", |bench| {
-            healthy(bench, SHORT)
-        }),
-        // The session's own T is 2 s: each term lengthens it after its grant.
-        trial("watched::leaders_that_lengthen_their_session_s_t_survive_three_watchdogs_that_spin", |bench| {
-            healthy(bench, Settings { ttl: ms(3_000), ..SHORT })
-        }),
-    ]
+pub(crate) fn trials(locker: LockerKind) -> Vec<Trial> {
+    let mut trials = vec![trial(
+        locker,
+        "watched::leaders_granted_after_a_wait_longer_than_t_survive_three_watchdogs_that_spin",
+        |bench| healthy(bench, SHORT),
+    )];
+    // The session's own T is 2 s: each term lengthens it after its grant. A lane has the T of its leases.
+    if locker == LockerKind::Postgres {
+        trials.push(trial(
+            locker,
+            "watched::leaders_that_lengthen_their_session_s_t_survive_three_watchdogs_that_spin",
+            |bench| healthy(bench, Settings { ttl: ms(3_000), ..SHORT }),
+        ));
+    }
+    trials
 }
 
 /// Each leads for longer than T, so that the next one has waited for so long when it gets its turn.

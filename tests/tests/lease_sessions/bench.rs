@@ -1,4 +1,4 @@
-//! Two replicas in one process: one leads, through a proxy, and the other waits in the server's queue.
+//! Two replicas in one process: one leads, through a proxy, and the other stands by.
 
 use std::{
     future::{Future, pending},
@@ -17,7 +17,7 @@ use crate::{
     intruder::Intruder,
     referee::Referee,
     replica::Replica,
-    server::{AMPLE, Server, ms, shortened},
+    server::{AMPLE, Server, line, ms, shortened},
 };
 
 pub(crate) const JOB: &str = "job";
@@ -54,7 +54,7 @@ pub(crate) fn deaf(_term: Term) -> Work {
     Box::pin(pending())
 }
 
-/// A leader behind a proxy, and a standby that has its place in the queue.
+/// A leader behind a proxy, and a standby that will know at once when it is its turn.
 #[derive(Debug)]
 pub(crate) struct Pair {
     pub(crate) proxy: Proxy,
@@ -82,10 +82,10 @@ impl Pair {
     ) -> Self {
         let (proxy, proxied) = server.proxy();
         let referee = Referee::default();
-        let leader = Replica::start("leader", &times(proxied), lease.clone(), &referee, job.clone());
+        let leader = server.start("leader", &times(proxied), lease.clone(), &referee, job.clone());
         leader.leads().await;
-        let standby = Replica::start("standby", &times(server.config()), lease, &referee, job);
-        server.waiters(1).await;
+        let standby = server.start("standby", &times(server.config()), lease, &referee, job);
+        server.standbys(1).await;
         Self { proxy, leader, standby, referee }
     }
 
@@ -118,7 +118,7 @@ impl Pair {
 
     /// The standby leads now, and the former leader stands by with nothing left of its term: it leads again when it is its turn.
     pub(crate) async fn ensure_roles_can_change_back(&self, server: &Server) {
-        server.waiters(1).await;
+        server.standbys(1).await;
         let hold = self.standby.leads().await;
         let token = hold.fencing_token();
         assert!(matches!(self.leader.watch.state(), LeaseState::Standby), "{:?}", self.leader.watch.state());
@@ -152,7 +152,7 @@ impl Pair {
     }
 }
 
-/// A way into the session that was opened last, and how a locker is led through it.
+/// A way into its sessions, and how a locker is led through it.
 pub(crate) async fn intruded(server: &Server) -> (Intruder, PostgresConfig) {
     let intruder = Intruder::start(server.port()).await;
     let direct = format!("127.0.0.1:{}", server.port());
@@ -160,13 +160,16 @@ pub(crate) async fn intruded(server: &Server) -> (Intruder, PostgresConfig) {
     (intruder, PostgresConfig::from_url(format!("{url}?sslmode=disable")))
 }
 
-/// Waits until somebody is in the queue behind a holder, for where the server's own look at it ended with a restart.
-pub(crate) async fn one_queues(observer: &Observer) {
-    let queued = wait_until(AMPLE, "one holds and one queues", async || {
-        let locks = observer.key_locks().await.unwrap();
-        locks.len() == 2 && locks.iter().filter(|lock| lock.granted).count() == 1
-    });
-    queued.await.unwrap();
+/// Runs statements in the session of the only holder, whatever other sessions its locker has.
+pub(crate) async fn meddle(server: &Server, intruder: &Intruder, statements: &str) {
+    intruder.run_in(server.holder().await, statements).await;
+}
+
+/// Waits until one holds and one stands by, for where the server's own look at it ended with a restart.
+pub(crate) async fn one_stands_by(observer: &Observer) {
+    let stands_by =
+        wait_until(AMPLE, "one holds and one stands by", async || line(observer).await.led_before(1).is_some());
+    stands_by.await.unwrap();
 }
 
 /// What a bound says.

@@ -1,10 +1,11 @@
-//! A job that blocks the only thread on which its locker and its runner live too.
+//! A job that blocks the only thread on which its runner lives too, and its locker if that has none of its own.
 
 use std::{sync::Arc, thread::JoinHandle, time::Duration};
 
-use distributed_lock::{LossCause, lease::Term};
+use distributed_lock::{LockerExt, LossCause, Release, Ttl, lease::Term};
 use libtest_mimic::Trial;
 use lock_testkit::wait_until_blocking;
+use tests::lease::locker::LockerKind;
 use tokio::{
     runtime::{Builder, Handle},
     sync::{Notify, oneshot},
@@ -12,17 +13,23 @@ use tokio::{
 };
 
 use crate::{
-    bench::{TTL, Work, lease, obedient, within},
+    backend::SHORT_TTL,
+    bench::{JOB, TTL, Work, lease, obedient, within},
     referee::{LastStep, Referee},
     replica::Replica,
     server::{Server, Watch, ms, shortened, trial},
 };
 
-pub(crate) fn trials() -> Vec<Trial> {
-    vec![
-        trial("blocked::case_15_for_less_than_the_detection_bound_loses_nothing", for_a_while),
-        trial("blocked::case_15_for_longer_than_its_lease_knows_that_it_is_over", for_longer),
-    ]
+pub(crate) fn trials(locker: LockerKind) -> Vec<Trial> {
+    let mut trials = vec![
+        trial(locker, "blocked::case_15_for_less_than_the_detection_bound_loses_nothing", for_a_while),
+        trial(locker, "blocked::case_15_for_longer_than_its_lease_knows_that_it_is_over", for_longer),
+    ];
+    if locker == LockerKind::Shared {
+        let outlives = "blocked::lock_until_released_outlives_a_runtime_that_is_blocked_for_three_t";
+        trials.push(trial(locker, outlives, until_released));
+    }
+    trials
 }
 
 /// A runtime on one thread, which is none of the test's.
@@ -81,11 +88,11 @@ impl Blocked {
         let (thread, config) = (OneThread::start(), shortened(server.config()));
         let leader = {
             let _entered = thread.handle.enter();
-            Replica::start("leader", &config, lease(), &referee, job)
+            server.start("leader", &config, lease(), &referee, job)
         };
         leader.leads().await;
-        let standby = Replica::start("standby", &config, lease(), &referee, obedient);
-        server.waiters(1).await;
+        let standby = server.start("standby", &config, lease(), &referee, obedient);
+        server.standbys(1).await;
         Self { thread, leader, standby, referee, last, go, woke }
     }
 
@@ -111,7 +118,7 @@ async fn for_a_while(server: Server) {
     blocked.end(&server).await;
 }
 
-/// The server's timer gives the lease away, the hold says so before, and the run says so when its thread is free again: the job is dropped
+/// The lease is given away by a timer of the server's or of a lane's, the hold says so before, and the run says so when its thread is free again: the job is dropped
 /// where it waits next.
 async fn for_longer(server: Server) {
     let blocked = Blocked::start(&server, TTL + ms(700)).await;
@@ -125,8 +132,39 @@ async fn for_longer(server: Server) {
     blocked.referee.ensure_stopped_before("standby", &blocked.last);
     blocked.woke.notified().await;
     // It has its place in the queue again.
-    server.waiters(1).await;
+    server.standbys(1).await;
     assert_eq!(blocked.leader.events()[2..], ["told: DeadlinePassed", "ended: Dropped, DeadlinePassed, lost"]);
     assert_eq!(blocked.leader.only_end().loss.unwrap().cause(), LossCause::DeadlinePassed);
     blocked.end(&server).await;
+}
+
+/// A job's lease has a TTL, which only its run renews. A lock without one is kept by its lane, on a thread of the locker's own.
+async fn until_released(server: Server) {
+    let (thread, config) = (OneThread::start(), shortened(server.config()));
+    let [ours, theirs] = [&config; 2].map(|config| server.locker.open(config).unwrap());
+    let locker = Arc::clone(&ours);
+    let acquired = thread.handle.spawn(async move { locker.acquire(JOB, Ttl::UNTIL_RELEASED).await });
+    let guard = acquired.await.unwrap().unwrap();
+    let next = tokio::spawn({
+        let theirs = Arc::clone(&theirs);
+        async move { theirs.acquire(JOB, Ttl::UNTIL_RELEASED).await }
+    });
+    server.standbys(1).await;
+    let hold = guard.hold();
+    let blocked = thread.handle.spawn(async move {
+        // Ends early if the hold does.
+        let over = wait_until_blocking(SHORT_TTL * 3, "nothing", || hold.ensure_valid().is_err());
+        over.unwrap_err();
+    });
+    blocked.await.unwrap();
+    guard.ensure_valid().unwrap();
+    assert!(!next.is_finished(), "two hold it");
+    assert!(matches!(guard.release().await, Ok(Release::Released)));
+    let guard = next.await.unwrap().unwrap();
+    assert!(matches!(guard.release().await, Ok(Release::Released)));
+    for locker in [ours, theirs] {
+        locker.close().await.unwrap();
+    }
+    thread.end();
+    server.quiet().await;
 }

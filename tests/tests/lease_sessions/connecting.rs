@@ -10,9 +10,10 @@ use libtest_mimic::Trial;
 use lock_postgres::PostgresConfig;
 use lock_testkit::{Cluster, Observer};
 use tempfile::TempDir;
+use tests::lease::locker::LockerKind;
 
 use crate::{
-    bench::{JOB, long_lease, obedient, one_queues, within},
+    bench::{JOB, long_lease, obedient, one_stands_by, within},
     referee::Referee,
     replica::Replica,
     server::{AMPLE, Server, ms, trial_alone},
@@ -24,20 +25,26 @@ const RETRIES: usize = 12;
 const OLD: &str = "canary-old-7d21";
 const NEW: &str = "canary-new-c0b3";
 
-pub(crate) fn trials() -> Vec<Trial> {
-    vec![
-        trial_alone("connecting::refused_for_a_minute_of_retries_is_told_and_not_fatal", |builder| builder, refused),
+pub(crate) fn trials(locker: LockerKind) -> Vec<Trial> {
+    let mut trials = vec![
+        trial_alone(locker, "connecting::refused_for_a_minute_of_retries_is_told_and_not_fatal", |b| b, refused),
         trial_alone(
+            locker,
             "connecting::password_file_that_changed_serves_the_standby_and_the_next_term",
             |builder| builder.password_auth(),
             password_file,
         ),
-        trial_alone(
+    ];
+    // Where passwords come from is the same for all sessions.
+    if locker == LockerKind::Postgres {
+        trials.push(trial_alone(
+            locker,
             "connecting::password_callback_serves_the_standby_and_the_next_term",
             |builder| builder.password_auth(),
             password_callback,
-        ),
-    ]
+        ));
+    }
+    trials
 }
 
 /// From the very first attempt on: nothing tells a server that is late from one that never comes.
@@ -45,7 +52,7 @@ async fn refused(cluster: Cluster, server: Server) {
     tokio::task::block_in_place(|| cluster.stop()).unwrap();
     let referee = Referee::default();
     let config = server.config();
-    let start = |name| Replica::start(name, &config, long_lease().with_retry_interval(ms(50)), &referee, obedient);
+    let start = |name| server.start(name, &config, long_lease().with_retry_interval(ms(50)), &referee, obedient);
     let (one, other) = (start("one"), start("other"));
     for replica in [&one, &other] {
         replica.nth_event(RETRIES, "asked in vain: Unavailable").await;
@@ -55,7 +62,7 @@ async fn refused(cluster: Cluster, server: Server) {
     assert!(referee.terms().is_empty());
     tokio::task::block_in_place(|| cluster.restart()).unwrap();
     let observer = Observer::connect(&server.admin).await.unwrap();
-    one_queues(&observer).await;
+    one_stands_by(&observer).await;
     let leading = |replica: &Replica| replica.events().last().is_some_and(|line| line == "leads");
     let (leader, standby) = if leading(&one) { (one, other) } else { (other, one) };
     leader.leads().await;
@@ -105,21 +112,31 @@ async fn rotated(cluster: Cluster, server: Server, config: PostgresConfig, chang
     let admin = cluster.admin().await.unwrap();
     admin.batch_execute(&format!("CREATE ROLE app LOGIN PASSWORD '{OLD}'")).await.unwrap();
     let referee = Referee::default();
-    let start = |name| Replica::start(name, &config, long_lease(), &referee, obedient);
+    let start = |name| server.start(name, &config, long_lease(), &referee, obedient);
     let leader = start("leader");
     let first = leader.leads().await;
     let standby = start("standby");
-    let waiter = server.waiters(1).await[0];
+    let waiter = server.standbys(1).await[0];
     admin.batch_execute(&format!("ALTER ROLE app PASSWORD '{NEW}'")).await.unwrap();
-    server.observer.terminate(waiter).await.unwrap();
-    standby.event("asked in vain: Denied").await;
-    change();
-    server.waiters(1).await;
-    first.ensure_valid().unwrap();
-    assert_eq!(leader.events(), ["stands by", "leads"]);
-    server.observer.terminate(server.holder().await).await.unwrap();
+    match server.locker {
+        LockerKind::Postgres => {
+            server.observer.terminate(waiter).await.unwrap();
+            standby.event("asked in vain: Denied").await;
+            change();
+            server.standbys(1).await;
+            first.ensure_valid().unwrap();
+            assert_eq!(leader.events(), ["stands by", "leads"]);
+            server.observer.terminate(server.holder().await).await.unwrap();
+        }
+        // The standby has its sessions still; the former leader must connect to stand by.
+        LockerKind::Shared => {
+            server.observer.terminate(server.holder().await).await.unwrap();
+            leader.event("asked in vain: Denied").await;
+            change();
+        }
+    }
     standby.leads().await;
-    server.waiters(1).await;
+    server.standbys(1).await;
     assert!(standby.runner.step_down(JOB));
     leader.leads().await;
     assert_eq!(referee.terms(), ["leader", "standby", "leader"]);

@@ -4,23 +4,24 @@ use distributed_lock::lease::LeaseState;
 use libtest_mimic::Trial;
 use lock_postgres::PostgresConfig;
 use lock_testkit::{Cluster, Observer, wait_until};
+use tests::lease::locker::LockerKind;
 
 use crate::{
-    bench::{JOB, long_lease, obedient, one_queues, within},
+    bench::{JOB, long_lease, obedient, one_stands_by, within},
     referee::Referee,
     replica::Replica,
     server::{AMPLE, Server, trial_alone},
 };
 
-pub(crate) fn trials() -> Vec<Trial> {
-    vec![
-        trial_alone("failover::case_22_both_replicas_follow_to_the_new_primary_with_higher_tokens", |b| b, both_follow),
-        trial_alone(
-            "failover::case_22_token_of_the_new_primary_is_above_those_of_one_that_runs_on",
-            |b| b,
-            split_brain,
-        ),
-    ]
+pub(crate) fn trials(locker: LockerKind) -> Vec<Trial> {
+    let follow = "failover::case_22_both_replicas_follow_to_the_new_primary_with_higher_tokens";
+    let mut trials = vec![trial_alone(locker, follow, |b| b, both_follow)];
+    // The token is the server's.
+    if locker == LockerKind::Postgres {
+        let split = "failover::case_22_token_of_the_new_primary_is_above_those_of_one_that_runs_on";
+        trials.push(trial_alone(locker, split, |b| b, split_brain));
+    }
+    trials
 }
 
 /// A look at the database of the test on another server.
@@ -35,16 +36,16 @@ async fn promote(standby: &Cluster) {
 }
 
 /// The old primary is gone, as after an orderly failover. Both know both servers by name, and ask for the one that writes.
-async fn both_follow(primary: Cluster, _server: Server) {
+async fn both_follow(primary: Cluster, server: Server) {
     let standby_server = tokio::task::block_in_place(|| primary.standby()).unwrap();
     let hosts = format!("127.0.0.1:{},127.0.0.1:{}", primary.port(), standby_server.port());
     let config = PostgresConfig::from_url(format!("postgres://postgres@{hosts}/postgres"));
     let referee = Referee::default();
-    let start = |name| Replica::start(name, &config, long_lease(), &referee, obedient);
+    let start = |name| server.start(name, &config, long_lease(), &referee, obedient);
     let leader = start("leader");
     leader.leads().await;
     let standby = start("standby");
-    one_queues(&observer(&primary).await).await;
+    one_stands_by(&observer(&primary).await).await;
     tokio::task::block_in_place(|| primary.stop()).unwrap();
     // The old standby refuses meanwhile, since it would grant what the primary has granted.
     standby.event("asked in vain: Misconfigured").await;
@@ -52,7 +53,7 @@ async fn both_follow(primary: Cluster, _server: Server) {
     assert_eq!(referee.terms(), ["leader"]);
     promote(&standby_server).await;
     let observer = observer(&standby_server).await;
-    one_queues(&observer).await;
+    one_stands_by(&observer).await;
     let leads = |replica: &Replica| matches!(replica.watch.state(), LeaseState::Leading(_));
     let led = wait_until(AMPLE, "one leads", async || leads(&leader) || leads(&standby));
     led.await.unwrap();
@@ -70,11 +71,11 @@ async fn both_follow(primary: Cluster, _server: Server) {
 }
 
 /// What no lock can bound: the old primary runs on and can be reached. The resource tells by the token, whoever asks it later.
-async fn split_brain(old: Cluster, _server: Server) {
+async fn split_brain(old: Cluster, server: Server) {
     let new = tokio::task::block_in_place(|| old.standby()).unwrap();
     let referee = Referee::default();
     let start = |name, cluster: &Cluster| {
-        Replica::start(name, &PostgresConfig::from_url(cluster.url()), long_lease(), &referee, obedient)
+        server.start(name, &PostgresConfig::from_url(cluster.url()), long_lease(), &referee, obedient)
     };
     let left_behind = start("left behind", &old);
     left_behind.leads().await;

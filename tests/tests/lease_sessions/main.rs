@@ -1,5 +1,6 @@
 //! The lease runner on a real server, for what sessions, networks and jobs can suffer: whether two jobs ever work at a time, how
-//! soon the other replica takes over, and what the run says of it. The bounds are those that the runner prints.
+//! soon the other replica takes over, and what the run says of it. The bounds are those that the runner prints. Each trial says under
+//! which locks it runs.
 
 #![allow(clippy::expect_used, clippy::unwrap_used, reason = "a test; clippy knows only those of the standard harness")]
 
@@ -15,6 +16,7 @@ mod partition;
 mod referee;
 mod replica;
 mod restart;
+mod server;
 mod slow;
 mod terminated;
 
@@ -24,17 +26,18 @@ mod intruder;
 
 #[allow(dead_code, reason = "the backend's own tests use more of it")]
 #[path = "../../../crates/lock-postgres/tests/common/bench.rs"]
-mod server;
+mod backend;
 
 use std::process::ExitCode;
 
 use libtest_mimic::{Arguments, Trial};
+use tests::lease::locker::LockerKind;
 
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     // They wait for timers far more than they work.
     arguments.test_threads.get_or_insert(6);
-    let themes: [fn() -> Vec<Trial>; 11] = [
+    let themes: &[fn(LockerKind) -> Vec<Trial>] = &[
         terminated::trials,
         restart::trials,
         partition::trials,
@@ -47,5 +50,6 @@ fn main() -> ExitCode {
         failover::trials,
         slow::trials,
     ];
-    libtest_mimic::run(&arguments, themes.iter().flat_map(|trials| trials()).collect()).exit_code()
+    let trials = LockerKind::ALL.iter().flat_map(|locker| themes.iter().flat_map(|trials| trials(*locker)));
+    libtest_mimic::run(&arguments, trials.collect()).exit_code()
 }

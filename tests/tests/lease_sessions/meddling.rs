@@ -3,17 +3,17 @@
 use std::time::Duration;
 
 use libtest_mimic::Trial;
+use tests::lease::locker::LockerKind;
 
 use crate::{
-    bench::{deaf, intruded, lease, within},
+    bench::{deaf, intruded, lease, meddle, within},
     referee::Referee,
-    replica::Replica,
     server::{Server, Watch, shortened, trial},
 };
 
-pub(crate) fn trials() -> Vec<Trial> {
+pub(crate) fn trials(locker: LockerKind) -> Vec<Trial> {
     let noticed = |name: &str, meddled: Meddled| {
-        trial(&format!("meddling::{name}_within_the_detection_bound"), move |server| noticed(server, meddled))
+        trial(locker, &format!("meddling::{name}_within_the_detection_bound"), move |server| noticed(server, meddled))
     };
     vec![
         // Prepared statements go with the locks, so the server refuses the heartbeat and says nothing of the lock.
@@ -44,13 +44,13 @@ struct Meddled {
 async fn noticed(server: Server, Meddled { by, loss, forgotten }: Meddled) {
     let (intruder, intruded) = intruded(&server).await;
     let referee = Referee::default();
-    let leader = Replica::start("leader", &shortened(intruded), lease(), &referee, deaf);
+    let leader = server.start("leader", &shortened(intruded), lease(), &referee, deaf);
     leader.leads().await;
-    let standby = Replica::start("standby", &shortened(server.config()), lease(), &referee, deaf);
-    server.waiters(1).await;
+    let standby = server.start("standby", &shortened(server.config()), lease(), &referee, deaf);
+    server.standbys(1).await;
     let promised = leader.runner.guarantees();
     let watch = Watch::start();
-    intruder.run(by).await;
+    meddle(&server, &intruder, by).await;
     watch.at_within(leader.event(&format!("told: {loss}")).await, promised.detection, "the leader is told");
     leader.event(&format!("ended: Dropped, {loss}, lost")).await;
     // Where the server has kept the lock it is free when the job has ended.
@@ -58,7 +58,7 @@ async fn noticed(server: Server, Meddled { by, loss, forgotten }: Meddled) {
     let takeover = within(promised.takeover_killed) + kept;
     watch.at_within(standby.event("leads").await, takeover, "the standby leads");
     // It has its place in the queue again, on a session that nobody meddled with.
-    server.waiters(1).await;
+    server.standbys(1).await;
     let _closed = standby.close().await;
     leader.leads().await.ensure_valid().unwrap();
     let overlap = referee.overlap();

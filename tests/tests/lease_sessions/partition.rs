@@ -4,6 +4,7 @@ use distributed_lock::{Bound, LossCause};
 use libtest_mimic::Trial;
 use lock_postgres::PostgresConfig;
 use lock_testkit::{Proxy, proxy::Flow};
+use tests::lease::locker::LockerKind;
 
 use crate::{
     bench::{Pair, deaf, lease, within},
@@ -12,25 +13,30 @@ use crate::{
 
 type Switch = fn(&Proxy);
 
-pub(crate) fn trials() -> Vec<Trial> {
+pub(crate) fn trials(locker: LockerKind) -> Vec<Trial> {
     // What is held back comes when the network heals, as by the repeats of TCP; what is dropped never comes.
     let cuts: [(&str, Switch, Word); 6] = [
         ("both_ways", |proxy| proxy.both(Flow::Drop), Word::Lost),
         ("both_ways_and_late", |proxy| proxy.both(Flow::Hold), Word::Lost),
         ("towards_the_server", |proxy| proxy.up(Flow::Drop), Word::Arrives),
-        ("towards_the_server_and_late", |proxy| proxy.up(Flow::Hold), Word::Arrives),
         ("towards_the_leader", |proxy| proxy.down(Flow::Drop), Word::Lost),
+        ("towards_the_server_and_late", |proxy| proxy.up(Flow::Hold), Word::Arrives),
         ("towards_the_leader_and_late", |proxy| proxy.down(Flow::Hold), Word::Lost),
     ];
-    let partitioned = cuts.into_iter().map(|(name, cut, _)| {
-        trial(&format!("partition::{name}_has_one_at_work_and_revives_nothing"), move |server| partitioned(server, cut))
+    // The sessions of both lockers are the same to the rest.
+    let (cut_off, killed_too) = match locker {
+        LockerKind::Postgres => (0..6, 0..6),
+        LockerKind::Shared => (0..4, 1..3),
+    };
+    let partitioned = cuts[cut_off].iter().map(|&(name, cut, _)| {
+        let name = format!("partition::{name}_has_one_at_work_and_revives_nothing");
+        trial(locker, &name, move |server| partitioned(server, cut))
     });
-    let killed = cuts.into_iter().map(|(name, cut, word)| {
-        trial(&format!("partition::case_09_{name}_with_the_session_killed_is_told_in_time"), move |server| {
-            killed(server, cut, word)
-        })
+    let killed = cuts[killed_too].iter().map(|&(name, cut, word)| {
+        let name = format!("partition::case_09_{name}_with_the_session_killed_is_told_in_time");
+        trial(locker, &name, move |server| killed(server, cut, word))
     });
-    let slower = trial("partition::runner_tells_before_a_locker_with_longer_times", runner_tells);
+    let slower = trial(locker, "partition::runner_tells_before_a_locker_with_longer_times", runner_tells);
     partitioned.chain(killed).chain([slower]).collect()
 }
 

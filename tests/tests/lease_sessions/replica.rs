@@ -3,10 +3,9 @@
 use std::sync::{Arc, Mutex};
 
 use distributed_lock::{
-    Backend, Hold, Release, Result,
+    Hold, Locker, Release, Result,
     lease::{CancelReason, LeaseConfig, LeaseEvent, LeaseExit, LeaseRunner, LeaseState, LeaseWatch, Term, TermEnd},
 };
-use lock_postgres::{PostgresConfig, PostgresLocker};
 use lock_testkit::wait_until;
 use tokio::{task::JoinHandle, time::Instant};
 
@@ -20,7 +19,7 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Replica {
     pub(crate) runner: LeaseRunner,
-    pub(crate) locker: Arc<PostgresLocker>,
+    pub(crate) locker: Arc<dyn Locker>,
     pub(crate) watch: LeaseWatch,
     referee: Referee,
     log: Log,
@@ -32,14 +31,13 @@ impl Replica {
     /// Contends from now on.
     pub(crate) fn start(
         name: &'static str,
-        config: &PostgresConfig,
+        locker: Arc<dyn Locker>,
         lease: LeaseConfig,
         referee: &Referee,
         job: impl Fn(Term) -> Work + Send + Sync + 'static,
     ) -> Self {
         let log = Log::default();
-        let locker = Arc::new(PostgresLocker::new(config).unwrap());
-        let runner = LeaseRunner::new(Arc::clone(&locker) as _, log.hooked(lease)).unwrap();
+        let runner = LeaseRunner::new(Arc::clone(&locker), log.hooked(lease)).unwrap();
         let watch = runner.watch(JOB).unwrap();
         let referee = referee.clone();
         let mut replica = Self { runner, locker, watch, referee, log, ends: Arc::default(), run: None };

@@ -8,9 +8,10 @@ use distributed_lock::{
 };
 use libtest_mimic::Trial;
 use lock_testkit::{Cluster, Observer, wait_until};
+use tests::lease::locker::LockerKind;
 
 use crate::{
-    bench::{JOB, deaf, lease, long_lease, obedient, one_queues, within},
+    bench::{JOB, deaf, lease, long_lease, obedient, one_stands_by, within},
     referee::Referee,
     replica::Replica,
     server::{AMPLE, Server, ms, shortened, trial_alone},
@@ -24,35 +25,43 @@ const LONG_GRACE: Duration = Duration::from_millis(1_000);
 /// D + g for it, the shortest that is taken.
 const DELAY: Duration = Duration::from_millis(2_100);
 
-pub(crate) fn trials() -> Vec<Trial> {
+pub(crate) fn trials(locker: LockerKind) -> Vec<Trial> {
     let both_come_back = |name, restart: Restart| {
-        trial_alone(name, |builder| builder, move |cluster, server| both_come_back(cluster, server, restart))
+        trial_alone(locker, name, |builder| builder, move |cluster, server| both_come_back(cluster, server, restart))
     };
     let delayed = |name, restart: Restart| {
-        trial_alone(name, |builder| builder, move |cluster, server| delayed(cluster, server, restart))
+        trial_alone(locker, name, |builder| builder, move |cluster, server| delayed(cluster, server, restart))
     };
-    vec![
+    let mut trials = vec![
         both_come_back("restart::both_come_back_and_one_leads", Cluster::restart),
         both_come_back("restart::both_come_back_from_a_crash_and_one_leads", Cluster::restart_immediate),
-        delayed("restart::takeover_delay_keeps_the_next_job_out_until_a_deaf_one_is_gone", Cluster::restart),
-        delayed("restart::takeover_delay_keeps_the_next_job_out_after_a_crash_too", Cluster::restart_immediate),
-    ]
+    ];
+    // The delay is the runner's.
+    if locker == LockerKind::Postgres {
+        trials.extend([
+            delayed("restart::takeover_delay_keeps_the_next_job_out_until_a_deaf_one_is_gone", Cluster::restart),
+            delayed("restart::takeover_delay_keeps_the_next_job_out_after_a_crash_too", Cluster::restart_immediate),
+        ]);
+    }
+    trials
 }
 
 async fn both_come_back(cluster: Cluster, server: Server, restart: Restart) {
     let referee = Referee::default();
-    let start = |name| Replica::start(name, &server.config(), long_lease(), &referee, obedient);
+    let start = |name| server.start(name, &server.config(), long_lease(), &referee, obedient);
     let leader = start("leader");
     let before = leader.leads().await.fencing_token();
     let standby = start("standby");
-    server.waiters(1).await;
+    server.standbys(1).await;
     tokio::task::block_in_place(|| restart(&cluster)).unwrap();
-    standby.event("asked in vain: Unavailable").await;
+    if server.locker == LockerKind::Postgres {
+        standby.event("asked in vain: Unavailable").await;
+    }
     leader.event("ended: Ok, SessionEnded, lost").await;
     let next = next_leader([&leader, &standby], before).await;
     // The other one is there too, and leads as soon as it may.
     let observer = Observer::connect(&server.admin).await.unwrap();
-    one_queues(&observer).await;
+    one_stands_by(&observer).await;
     // Told by its socket, and of nothing else.
     let events = leader.events();
     assert_eq!(events[..4], ["stands by", "leads", "told: SessionEnded", "ended: Ok, SessionEnded, lost"]);
@@ -73,11 +82,11 @@ async fn both_come_back(cluster: Cluster, server: Server, restart: Restart) {
 async fn delayed(cluster: Cluster, server: Server, restart: Restart) {
     let lease = lease().with_ttl(Duration::from_secs(3)).with_grace(LONG_GRACE).with_takeover_delay(DELAY);
     let referee = Referee::default();
-    let start = |name| Replica::start(name, &shortened(server.config()), lease.clone(), &referee, deaf);
+    let start = |name| server.start(name, &shortened(server.config()), lease.clone(), &referee, deaf);
     let leader = start("leader");
     let before = leader.leads().await.fencing_token();
     let standby = start("standby");
-    server.waiters(1).await;
+    server.standbys(1).await;
     tokio::task::block_in_place(|| restart(&cluster)).unwrap();
     let next = next_leader([&leader, &standby], before).await;
     ensure_overlap(&referee, Bound::Within(ms(0)));

@@ -6,6 +6,7 @@ use distributed_lock::lease::LeaseConfig;
 use libtest_mimic::Trial;
 use lock_postgres::PostgresConfig;
 use lock_testkit::{proxy::Flow, wait_until};
+use tests::lease::locker::LockerKind;
 use tokio::time::Instant;
 
 use crate::{
@@ -15,7 +16,7 @@ use crate::{
 
 type Times = fn(PostgresConfig) -> PostgresConfig;
 
-pub(crate) fn trials() -> Vec<Trial> {
+pub(crate) fn trials(locker: LockerKind) -> Vec<Trial> {
     // T, g and the shorter of the two tau: the runner's is what fits twice into T beside the grace, the
     // locker's T/2 unless it is set.
     let times: [(u64, u64, Times, u64); 4] = [
@@ -24,18 +25,21 @@ pub(crate) fn trials() -> Vec<Trial> {
         (3_000, 300, |config| config, 1_135),
         (2_000, 300, shortened, 500),
     ];
-    let slow = times.into_iter().map(|(ttl, grace, locker, tau)| {
+    // A tau that follows from T, and one that is set.
+    let of_lanes = [0, 3];
+    let is_tried = |(n, _): &(usize, _)| locker == LockerKind::Postgres || of_lanes.contains(n);
+    let slow = times.into_iter().enumerate().filter(is_tried).map(|(_, (ttl, grace, times, tau))| {
         let lease = lease().with_ttl(ms(ttl)).with_grace(ms(grace));
         let name = format!("slow::answers_after_four_fifths_of_a_tau_of_{tau}_ms_lose_nothing");
-        trial(&name, move |server| slow(server, lease, locker, ms(tau) * 4 / 5))
+        trial(locker, &name, move |server| slow(server, lease, times, ms(tau) * 4 / 5))
     });
     slow.collect()
 }
 
 /// For longer than the lease, so that it lives on nothing of before.
-async fn slow(server: Server, lease: LeaseConfig, locker: Times, delay: Duration) {
+async fn slow(server: Server, lease: LeaseConfig, times: Times, delay: Duration) {
     let slow_time = lease.ttl * 5 / 4;
-    let pair = Pair::with(&server, locker, lease, obedient).await;
+    let pair = Pair::with(&server, times, lease, obedient).await;
     let hold = pair.leader.leads().await;
     pair.proxy.down(Flow::Delay(delay));
     let end = Instant::now() + slow_time;

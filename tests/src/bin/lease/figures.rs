@@ -4,10 +4,10 @@ use std::process::ExitCode;
 
 use tests::lease::clock::millis;
 
-use crate::rounds::Mode;
+use crate::rounds::Plan;
 
 pub(crate) struct Figures {
-    mode: Mode,
+    plan: Plan,
     rounds: usize,
     stalled: usize,
     /// Of the rounds without a stall, in ns.
@@ -29,8 +29,8 @@ pub(crate) struct Round {
 }
 
 impl Figures {
-    pub(crate) fn new(mode: Mode) -> Self {
-        Self { mode, rounds: 0, stalled: 0, latencies: Vec::new(), overlap_max: 0, early_grants: 0, false_losses: 0 }
+    pub(crate) fn new(plan: Plan) -> Self {
+        Self { plan, rounds: 0, stalled: 0, latencies: Vec::new(), overlap_max: 0, early_grants: 0, false_losses: 0 }
     }
 
     pub(crate) fn add(&mut self, round: &Round) {
@@ -52,12 +52,13 @@ impl Figures {
     pub(crate) fn report(mut self) -> ExitCode {
         self.latencies.sort_unstable();
         let [p50, p90, max] = [50, 90, 100].map(|percent| percentile(&self.latencies, percent));
-        let bound = self.mode.bound();
+        let bound = self.plan.bound();
         let Self { rounds, stalled, overlap_max, early_grants, false_losses, .. } = self;
         let overlap_ms_max = millis(overlap_max);
         println!(
-            r#"{{"mode":"{}","rounds":{rounds},"stalled":{stalled},"p50_ms":{p50:.1},"p90_ms":{p90:.1},"max_ms":{max:.1},"bound_ms":{bound:.1},"overlap_ms_max":{overlap_ms_max:.1},"early_grants":{early_grants},"false_losses":{false_losses}}}"#,
-            self.mode.name(),
+            r#"{{"mode":"{}","locker":"{}","rounds":{rounds},"stalled":{stalled},"p50_ms":{p50:.1},"p90_ms":{p90:.1},"max_ms":{max:.1},"bound_ms":{bound:.1},"overlap_ms_max":{overlap_ms_max:.1},"early_grants":{early_grants},"false_losses":{false_losses}}}"#,
+            self.plan.mode.name(),
+            self.plan.locker,
         );
         if overlap_max > 0 || early_grants > 0 || false_losses > 0 {
             eprintln!("lease: two worked at a time, or a lease was lost for nothing");
@@ -67,7 +68,7 @@ impl Figures {
             eprintln!("lease: the machine stalled in {stalled} of {rounds} rounds: no verdict");
             return ExitCode::from(3);
         }
-        let (percent, measured) = if self.mode.is_judged_by_median() { (50, p50) } else { (90, p90) };
+        let (percent, measured) = if self.plan.mode.is_judged_by_median() { (50, p50) } else { (90, p90) };
         if measured > bound {
             eprintln!("lease: {percent} % must be within {bound:.1} ms");
             return ExitCode::FAILURE;

@@ -6,6 +6,7 @@ use lock_testkit::{Cluster, Proxy, StallProbe, proxy::Flow};
 use rustix::process::Signal;
 use tests::lease::{
     Failure, clock,
+    locker::LockerKind,
     process::{Ended, Event, Replica},
     server::Server,
     settings::{Settings, Threads},
@@ -15,6 +16,14 @@ use crate::figures::{Figures, Round};
 
 /// A stall that a latency must not be taken beside.
 const STALL: Duration = Duration::from_millis(20);
+
+/// What is measured, with which locker, and how often.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Plan {
+    pub(crate) mode: Mode,
+    pub(crate) locker: LockerKind,
+    pub(crate) rounds: usize,
+}
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Mode {
@@ -45,56 +54,60 @@ impl Mode {
         }
     }
 
-    fn settings(self) -> Settings {
-        let [ttl, grace, heartbeat, query_timeout] = match self {
-            // T = 2 s.
-            Self::Freeze => [2_000, 200, 250, 500],
-            Self::Partition => [3_000, 300, 500, 1_000],
-            Self::Clean | Self::Kill | Self::Rolling => [10_000, 1_000, 1_000, 3_000],
-        }
-        .map(Duration::from_millis);
-        Settings { ttl, grace, heartbeat, query_timeout, threads: Threads::Two, watchdog: true }
-    }
-
-    /// What is measured must be within this, in ms.
-    pub(crate) fn bound(self) -> f64 {
-        let Settings { ttl, heartbeat, query_timeout, .. } = self.settings();
-        let bound = match self {
-            Self::Clean => Duration::from_millis(5),
-            Self::Kill | Self::Rolling => Duration::from_millis(50),
-            Self::Freeze => ttl + Duration::from_millis(100),
-            Self::Partition => heartbeat + query_timeout + Duration::from_millis(50),
-        };
-        clock::millis(clock::nanos(bound))
-    }
-
     pub(crate) fn is_judged_by_median(self) -> bool {
         matches!(self, Self::Clean | Self::Kill)
     }
 }
 
+impl Plan {
+    fn settings(self) -> Settings {
+        let [ttl, grace, heartbeat, query_timeout] = match self.mode {
+            // T = 2 s.
+            Mode::Freeze => [2_000, 200, 250, 500],
+            Mode::Partition => [3_000, 300, 500, 1_000],
+            Mode::Clean | Mode::Kill | Mode::Rolling => [10_000, 1_000, 1_000, 3_000],
+        }
+        .map(Duration::from_millis);
+        let (locker, threads) = (self.locker, Threads::Two);
+        Settings { locker, jobs: 1, ttl, grace, heartbeat, query_timeout, threads, watchdog: true }
+    }
+
+    /// What is measured must be within this, in ms. A lane has the T of its leases, and the h and tau of its locker, so the formulas are
+    /// the same for both lockers.
+    pub(crate) fn bound(self) -> f64 {
+        let Settings { ttl, heartbeat, query_timeout, .. } = self.settings();
+        let bound = match self.mode {
+            Mode::Clean => Duration::from_millis(5),
+            Mode::Kill | Mode::Rolling => Duration::from_millis(50),
+            Mode::Freeze => ttl + Duration::from_millis(100),
+            Mode::Partition => heartbeat + query_timeout + Duration::from_millis(50),
+        };
+        clock::millis(clock::nanos(bound))
+    }
+}
+
 #[tokio::main]
-pub(crate) async fn measure(cluster: &Cluster, mode: Mode, rounds: usize) -> Result<Figures, Failure> {
+pub(crate) async fn measure(cluster: &Cluster, plan: Plan) -> Result<Figures, Failure> {
     let server = Server::connect(&cluster.admin_config("postgres")).await?;
     let probe = StallProbe::start()?;
-    let mut figures = Figures::new(mode);
-    let mut leader = start(cluster, mode)?;
+    let mut figures = Figures::new(plan);
+    let mut leader = start(cluster, plan)?;
     leader.leads().await?;
-    let mut standby = start(cluster, mode)?;
-    for _ in 0..rounds {
+    let mut standby = start(cluster, plan)?;
+    for _ in 0..plan.rounds {
         server.has_a_standby().await?;
         let mark = probe.mark();
-        let mut round = match mode {
+        let mut round = match plan.mode {
             Mode::Clean => hand_over(&mut leader, &mut standby, "stop", &mut figures).await?,
             Mode::Rolling => {
                 let round = hand_over(&mut leader, &mut standby, "step_down", &mut figures).await?;
                 server.has_a_standby().await?;
-                restart(&mut leader, cluster, mode).await?;
+                restart(&mut leader, cluster, plan).await?;
                 round
             }
             Mode::Kill => {
                 let round = kill(&mut leader, &mut standby).await?;
-                leader = start(cluster, mode)?;
+                leader = start(cluster, plan)?;
                 round
             }
             Mode::Freeze => freeze(&server, &mut leader, &mut standby).await?,
@@ -162,21 +175,21 @@ async fn partition(leader: &mut Replica, standby: &mut Replica) -> Result<Round,
     Ok(Round { latency: lost - cut, overlap: last_step.max(ended) - next, early: next < ended, stalled: false })
 }
 
-fn start(cluster: &Cluster, mode: Mode) -> Result<Replica, Failure> {
-    let proxy = match mode {
+fn start(cluster: &Cluster, plan: Plan) -> Result<Replica, Failure> {
+    let proxy = match plan.mode {
         Mode::Partition => Some(Proxy::start(([127, 0, 0, 1], cluster.port()))?),
         Mode::Clean | Mode::Kill | Mode::Freeze | Mode::Rolling => None,
     };
-    Replica::start(&std::env::current_exe()?, &cluster.url(), proxy, mode.settings())
+    Replica::start(&std::env::current_exe()?, &cluster.url(), proxy, plan.settings())
 }
 
 /// Ends it in an orderly way, and starts another in its place.
-async fn restart(replica: &mut Replica, cluster: &Cluster, mode: Mode) -> Result<(), Failure> {
+async fn restart(replica: &mut Replica, cluster: &Cluster, plan: Plan) -> Result<(), Failure> {
     replica.signal(Signal::TERM)?;
     let status = replica.exits().await?;
     if !status.success() {
         return Err(format!("a replica ended with {status}").into());
     }
-    *replica = start(cluster, mode)?;
+    *replica = start(cluster, plan)?;
     Ok(())
 }
