@@ -5,9 +5,11 @@
 
 mod bench;
 mod cases;
+mod crowd;
 mod ending;
 mod frozen;
 mod half_written;
+mod mixed;
 mod runtimes;
 #[path = "../../../crates/lock-postgres/tests/common/spinning.rs"]
 mod spinning;
@@ -25,9 +27,11 @@ fn main() -> ExitCode {
     arguments.test_threads.get_or_insert(8);
     let topics: &[fn(LockerKind) -> Vec<Trial>] = &[
         cases::trials,
+        crowd::trials,
         ending::trials,
         frozen::trials,
         half_written::trials,
+        mixed::trials,
         runtimes::trials,
         starved::trials,
         watched::trials,
