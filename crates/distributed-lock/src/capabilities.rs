@@ -30,7 +30,7 @@ pub enum Reach {
 pub enum Fairness {
     /// In the order they came.
     Fifo,
-    /// Any: they poll.
+    /// Any: they try, again and again or when they are woken.
     Unordered,
 }
 
@@ -64,6 +64,9 @@ pub struct Capabilities {
     pub reach: Reach,
     /// In which order waiters get it.
     pub fairness: Fairness,
+    /// Whether a wait hears by itself that the lock may be free, so that nobody need ask again and again. In a queue it does, whatever
+    /// this says.
+    pub wakes: bool,
     /// What the order of fencing tokens survives.
     pub fencing: FencingStrength,
     /// Whether a hold can have no TTL.
@@ -78,6 +81,11 @@ pub struct Capabilities {
 }
 
 impl Capabilities {
+    /// Whether a caller that wants the lock had better wait than try again and again.
+    pub(crate) fn can_wait(&self) -> bool {
+        self.wakes || self.fairness == Fairness::Fifo
+    }
+
     /// The weakest locker of this kind; raise the public fields.
     ///
     /// ```
@@ -92,6 +100,7 @@ impl Capabilities {
             expiry,
             reach,
             fairness: Fairness::Unordered,
+            wakes: false,
             fencing: FencingStrength::Absent,
             until_released: false,
             step_down: false,

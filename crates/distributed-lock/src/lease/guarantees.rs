@@ -46,6 +46,8 @@ pub struct LeaseGuarantees {
     pub cleanup: Cleanup,
     /// In which order standbys get the lease.
     pub fairness: Fairness,
+    /// Whether standbys hear that the lease may be free, rather than ask again and again.
+    pub wakes: bool,
     /// What the order of the terms' tokens survives.
     pub fencing: FencingStrength,
     /// Which store this is; `None` before the first contact, and where the store has no identity.
@@ -74,10 +76,7 @@ impl LeaseGuarantees {
             (Bound::Unbounded, Expiry::Store) => Bound::Within(timing.ttl() + DELTA),
             (Bound::Unbounded, _) => Bound::Unbounded,
         };
-        let poll = match can.fairness {
-            Fairness::Fifo => Duration::ZERO,
-            Fairness::Unordered => longest_pause(config.retry_interval),
-        };
+        let poll = if can.can_wait() { Duration::ZERO } else { longest_pause(config.retry_interval) };
         let pauses = config.takeover_delay.unwrap_or_default().saturating_add(poll);
         let taken_over = |bound| match bound {
             Bound::Within(limit) => Bound::Within(pauses.saturating_add(limit)),
@@ -96,6 +95,7 @@ impl LeaseGuarantees {
             takeover_partitioned: taken_over(at_deadline(promised.takeover_partitioned)),
             cleanup: promised.cleanup,
             fairness: can.fairness,
+            wakes: can.can_wait(),
             fencing: can.fencing,
             world: promised.world,
             notes: promised.notes,
@@ -118,7 +118,15 @@ impl fmt::Display for LeaseGuarantees {
         write!(f, "takeover: released {}, killed {}, ", self.takeover_released, self.takeover_killed)?;
         write!(f, "frozen {}, partitioned {}, ", self.takeover_frozen, self.takeover_partitioned)?;
         write!(f, "cleanup: live {live}, cut waiter {cut_waiter}, cut holder {cut_holder}, ")?;
-        write!(f, "standbys {}, ", if self.fairness == Fairness::Fifo { "queue" } else { "poll" })?;
+        write!(
+            f,
+            "standbys {}, ",
+            match self.fairness {
+                Fairness::Fifo => "queue",
+                Fairness::Unordered if self.wakes => "are woken",
+                Fairness::Unordered => "poll",
+            }
+        )?;
         write!(
             f,
             "fencing {}",

@@ -31,7 +31,8 @@ pub(super) struct Run<'a> {
     state: watch::Sender<LeaseState>,
     machine: Machine,
     ttl: Ttl,
-    queues: bool,
+    /// Whether an attempt waits, rather than being repeated.
+    waits: bool,
     /// Whether the store said anything before.
     answered: bool,
 }
@@ -50,7 +51,8 @@ impl<'a> Run<'a> {
         orders: OrderReader,
         state: watch::Sender<LeaseState>,
     ) -> Result<Self> {
-        let queues = shared.locker.capabilities().fairness == Fairness::Fifo;
+        let can = shared.locker.capabilities();
+        let (queues, waits) = (can.fairness == Fairness::Fifo, can.can_wait());
         let config = &shared.config;
         let rules = Rules {
             patience: shared.timing.patience(),
@@ -62,7 +64,7 @@ impl<'a> Run<'a> {
             queues,
         };
         let machine = Machine::new(rules, TokioClock.now());
-        Ok(Self { shared, key, orders, state, machine, ttl: Ttl::new(config.ttl)?, queues, answered: false })
+        Ok(Self { shared, key, orders, state, machine, ttl: Ttl::new(config.ttl)?, waits, answered: false })
     }
 
     pub(super) async fn drive<T, E, Fut: Future<Output = Result<T, E>>>(
@@ -133,7 +135,7 @@ impl<'a> Run<'a> {
 
     fn acquire(&self, ask: bool) -> BoxFuture<'static, Result<Attempt>> {
         let mut options = AcquireOptions::new(self.ttl);
-        if self.queues {
+        if self.waits {
             options = options.with_wait(Wait::Forever);
         }
         if ask {

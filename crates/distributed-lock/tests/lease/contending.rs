@@ -7,7 +7,7 @@ use std::{
 };
 
 use distributed_lock::{
-    Clock, Error, ErrorKind, LockerExt, LossCause, MemoryLocker, TokioClock,
+    Capabilities, Clock, Error, ErrorKind, Fairness, LockerExt, LossCause, MemoryLocker, TokioClock,
     lease::{CancelReason, LeaseConfig, LeaseExit, LeaseRunner, LeaseState, Term},
 };
 
@@ -29,6 +29,21 @@ async fn a_long_job_is_renewed_and_a_queued_standby_takes_over_the_moment_it_end
     let (LeaseExit::Finished(first), LeaseExit::Finished(second)) = exits else { panic!("both finish") };
     assert!(first < second);
     assert_eq!(since(start), TTL * 20);
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_waiters_are_woken_in_any_order_a_standby_waits_and_takes_over_the_moment_the_job_ends() {
+    let store = MemoryLocker::new();
+    let change = |can: &mut Capabilities| (can.fairness, can.wakes) = (Fairness::Unordered, true);
+    let [a, b] = [(); 2].map(|()| over(Weaker::new(store.peer(), change), LeaseConfig::new()));
+    let start = TokioClock.now();
+    let lead = async |_term: Term| {
+        tokio::time::sleep(TTL).await;
+        Ok::<_, ()>(())
+    };
+    let exits = bounded(async { tokio::try_join!(a.run("job", lead), b.run("job", lead)) }).await.unwrap();
+    assert!(matches!(exits, (LeaseExit::Finished(()), LeaseExit::Finished(()))));
+    assert_eq!(since(start), TTL * 2);
 }
 
 #[tokio::test(start_paused = true)]

@@ -3,7 +3,7 @@
 use std::{error::Error as _, sync::Arc, time::Duration};
 
 use distributed_lock::{
-    Bound, Expiry, Fairness, MemoryLocker,
+    Bound, Capabilities, Expiry, Fairness, MemoryLocker,
     lease::{LeaseConfig, LeaseRunner},
 };
 
@@ -79,6 +79,14 @@ fn pauses_of_standbys_and_the_takeover_delay_are_in_the_numbers() {
     assert_eq!(promised.takeover_frozen, Bound::Within(pauses + MS * 23_100));
     assert_eq!(promised.overlap_forgotten, NONE);
     assert!(promised.to_string().contains("standbys poll"));
+}
+
+#[test]
+fn standbys_that_are_woken_do_not_pause() {
+    let change = |can: &mut Capabilities| (can.fairness, can.wakes) = (Fairness::Unordered, true);
+    let promised = over(Weaker::new(MemoryLocker::new(), change), LeaseConfig::new()).guarantees();
+    assert_eq!([promised.takeover_released, promised.takeover_killed], [NONE; 2]);
+    assert!(promised.to_string().contains("standbys are woken"));
 }
 
 #[test]
