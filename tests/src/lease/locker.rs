@@ -1,11 +1,14 @@
 //! The lockers that a runner can stand on.
 
-use std::{fmt, sync::Arc};
+use std::{fmt, sync::Arc, time::Duration};
 
-use distributed_lock::Locker;
+use distributed_lock::{Bound, Locker, lease::LeaseGuarantees};
 use lock_postgres::PostgresConfig;
 
 use super::Failure;
+
+/// What wakes a standby takes no longer.
+const TOLD: Duration = Duration::from_millis(100);
 
 /// Which one.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -37,6 +40,19 @@ impl LockerKind {
     #[must_use]
     pub fn parse(name: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|kind| kind.name() == name)
+    }
+
+    /// What a runner promises, for standbys that can hear of a release and of the end of a session: the bounds of a shared session are
+    /// those of one that hears nothing, which would hide that nobody was told. `ttl`: of its leases.
+    #[must_use]
+    pub fn heard(self, mut promised: LeaseGuarantees, ttl: Duration) -> LeaseGuarantees {
+        if self == Self::Shared {
+            promised.takeover_released = Bound::Within(TOLD);
+            promised.takeover_killed = Bound::Within(TOLD);
+            promised.takeover_frozen = Bound::Within(ttl + TOLD);
+            promised.takeover_partitioned = Bound::Within(ttl + TOLD);
+        }
+        promised
     }
 
     /// One with these settings.

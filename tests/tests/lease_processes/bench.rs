@@ -185,9 +185,9 @@ impl Bench {
         Ok((leader, standby))
     }
 
-    /// What a runner with these settings prints.
+    /// What a runner with these settings prints, for standbys that hear what there is to be heard.
     pub(crate) fn guarantees(&self, settings: Settings) -> Result<LeaseGuarantees, Failure> {
-        Ok(self.runner(settings)?.1.guarantees())
+        Ok(self.locker.heard(self.runner(settings)?.1.guarantees(), settings.ttl))
     }
 
     pub(crate) fn port(&self) -> u16 {

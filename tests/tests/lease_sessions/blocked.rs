@@ -111,7 +111,7 @@ async fn for_a_while(server: Server) {
     blocked.go.notify_one();
     blocked.woke.notified().await;
     // A loss would have been found by then.
-    sleep(blocked.leader.runner.guarantees().detection).await;
+    sleep(blocked.leader.promised().detection).await;
     hold.ensure_valid().unwrap();
     assert_eq!(blocked.leader.events(), ["stands by", "leads"]);
     assert_eq!(blocked.standby.events(), ["stands by"]);
@@ -125,7 +125,7 @@ async fn for_longer(server: Server) {
     let hold = blocked.leader.leads().await;
     let watch = Watch::start();
     blocked.go.notify_one();
-    let promised = blocked.leader.runner.guarantees();
+    let promised = blocked.leader.promised();
     watch.at_within(blocked.standby.event("leads").await, within(promised.takeover_frozen), "the standby leads");
     hold.ensure_valid().unwrap_err();
     blocked.standby.leads().await;

@@ -72,7 +72,7 @@ async fn spawned(server: Server) {
     let watch = Watch::start();
     let (closed, led) = tokio::join!(leader.runner.close(), standby.event("leads"));
     closed.unwrap();
-    let promised = leader.runner.guarantees();
+    let promised = leader.promised();
     assert!(led - watch.start >= GRACE, "the lease was given up within the job's grace");
     watch.at_within(led, GRACE + LATE + within(promised.takeover_released), "the standby leads");
     standby.leads().await;
@@ -101,7 +101,7 @@ async fn spawned_before_a_panic(server: Server) {
     assert!(matches!(&exit, LeaseExit::Panicked(message) if message == "a fault beside a thread"), "{exit:?}");
     standby.leads().await;
     referee.ensure_stopped_before("standby", &last);
-    assert_eq!(referee.overlap(), within(leader.runner.guarantees().overlap_ended));
+    assert_eq!(referee.overlap(), within(leader.promised().overlap_ended));
     let _closed = standby.close().await;
     leader.locker.close().await.unwrap();
     drop(proxy);
@@ -114,7 +114,7 @@ async fn overstays(server: Server) {
     let LeaseExit::Stalled(Stall::MaxTerm, end) = exit else { panic!("{exit:?}") };
     assert!(matches!(end.reason, Some(CancelReason::Stalled(Stall::MaxTerm))) && end.result.is_none(), "{end:?}");
     pair.standby.leads().await;
-    pair.ensure_overlap(pair.leader.runner.guarantees().overlap_ended);
+    pair.ensure_overlap(pair.leader.promised().overlap_ended);
     let told = "told: Stalled(MaxTerm)";
     assert_eq!(pair.leader.events(), ["stands by", "leads", told, "ended: Dropped, kept, released"]);
     pair.end_after_exit(&server).await;

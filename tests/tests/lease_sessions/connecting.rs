@@ -141,7 +141,7 @@ async fn rotated(cluster: Cluster, server: Server, config: PostgresConfig, chang
     leader.leads().await;
     assert_eq!(referee.terms(), ["leader", "standby", "leader"]);
     referee.ensure_tokens_rise();
-    assert!(referee.overlap() <= within(leader.runner.guarantees().overlap_forgotten));
+    assert!(referee.overlap() <= within(leader.promised().overlap_forgotten));
     for replica in [leader, standby] {
         let _closed = replica.close().await;
     }

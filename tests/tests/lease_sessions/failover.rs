@@ -63,7 +63,7 @@ async fn both_follow(primary: Cluster, server: Server) {
     other.leads().await;
     assert_eq!(referee.terms().len(), 3, "{referee:?}");
     referee.ensure_tokens_rise();
-    assert!(referee.overlap() <= within(next.runner.guarantees().overlap_forgotten), "{referee:?}");
+    assert!(referee.overlap() <= within(next.promised().overlap_forgotten), "{referee:?}");
     for replica in [next, other] {
         let _closed = replica.close().await;
     }

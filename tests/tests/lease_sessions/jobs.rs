@@ -70,11 +70,11 @@ async fn deaf_job(server: Server) {
     assert!(matches!(end.reason, Some(CancelReason::Stopped)) && end.result.is_none() && end.loss.is_none(), "{end:?}");
     assert_eq!(end.overrun, ms(0));
     assert!(follows - watch.start >= GRACE, "the grace was cut short");
-    let bound = within(pair.leader.runner.guarantees().takeover_released);
+    let bound = within(pair.leader.promised().takeover_released);
     watch.at_within(follows, GRACE + bound, "the standby leads");
     assert_eq!(pair.leader.events(), ["stands by", "leads", "told: Stopped", "ended: Dropped, kept, released"]);
     assert!(pair.leader.has_no_end(), "an exit's term went to the hook too");
-    let promised = pair.leader.runner.guarantees();
+    let promised = pair.leader.promised();
     pair.ensure_overlap(promised.overlap_ended);
     pair.end_after_exit(&server).await;
 }
@@ -105,7 +105,7 @@ async fn ends_by_itself(
     end.add_permits(1);
     let exit = pair.leader.exit().await;
     assert!(is_right(&exit), "{exit:?}");
-    let promised = pair.leader.runner.guarantees();
+    let promised = pair.leader.promised();
     watch.at_within(pair.standby.event("leads").await, within(promised.takeover_released), "the standby leads");
     assert_eq!(pair.leader.events(), ["stands by", "leads", event]);
     assert!(pair.leader.has_no_end());
@@ -133,8 +133,8 @@ async fn value_after_a_loss(server: Server) {
     let end = pair.leader.only_end();
     assert_eq!(end.result, Some(Ok("so far")));
     assert!(matches!(&end.reason, Some(CancelReason::Lost(loss)) if loss.cause() == LossCause::SessionEnded));
-    assert!(end.overrun >= GRACE / 3 && end.overrun < within(pair.leader.runner.guarantees().overlap_forgotten));
-    pair.ensure_overlap(pair.leader.runner.guarantees().overlap_forgotten);
+    assert!(end.overrun >= GRACE / 3 && end.overrun < within(pair.leader.promised().overlap_forgotten));
+    pair.ensure_overlap(pair.leader.promised().overlap_forgotten);
     pair.end(&server).await;
 }
 
@@ -193,6 +193,6 @@ async fn panic_after_a_loss(server: Server) {
         pair.leader.events(),
         ["stands by", "leads", "told: SessionEnded", "ended: Panicked, SessionEnded, lost"]
     );
-    pair.ensure_overlap(pair.leader.runner.guarantees().overlap_forgotten);
+    pair.ensure_overlap(pair.leader.promised().overlap_forgotten);
     pair.end_after_exit(&server).await;
 }

@@ -48,7 +48,7 @@ async fn noticed(server: Server, Meddled { by, loss, forgotten }: Meddled) {
     leader.leads().await;
     let standby = server.start("standby", &shortened(server.config()), lease(), &referee, deaf);
     server.standbys(1).await;
-    let promised = leader.runner.guarantees();
+    let promised = leader.promised();
     let watch = Watch::start();
     meddle(&server, &intruder, by).await;
     watch.at_within(leader.event(&format!("told: {loss}")).await, promised.detection, "the leader is told");

@@ -39,7 +39,7 @@ async fn late_release(server: Server) {
 }
 
 async fn stopped_and_run_again(mut pair: Pair, server: &Server) {
-    let promised = pair.leader.runner.guarantees();
+    let promised = pair.leader.promised();
     let watch = Watch::start();
     let old = pair.leader.leads().await;
     assert!(pair.leader.runner.stop(JOB));

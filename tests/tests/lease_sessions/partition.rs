@@ -52,7 +52,7 @@ async fn partitioned(server: Server, cut: Switch) {
     let pair = Pair::start(&server, deaf).await;
     let watch = Watch::start();
     cut(&pair.proxy);
-    let promised = pair.leader.runner.guarantees();
+    let promised = pair.leader.promised();
     watch.at_within(pair.leader.event("told: HeartbeatTimeout").await, promised.detection, "the leader is told");
     watch.at_within(pair.standby.event("leads").await, within(promised.takeover_partitioned), "the standby leads");
     pair.proxy.pass();
@@ -77,7 +77,7 @@ async fn killed(server: Server, cut: Switch, word: Word) {
     let watch = Watch::start();
     cut(&pair.proxy);
     server.observer.terminate(holder).await.unwrap();
-    let promised = pair.leader.runner.guarantees();
+    let promised = pair.leader.promised();
     watch.at_within(pair.standby.event("leads").await, within(promised.takeover_killed), "the standby leads");
     let loss = match word {
         Word::Arrives => "SessionEnded",
@@ -100,7 +100,7 @@ async fn runner_tells(server: Server) {
     let pair = Pair::with(&server, slow, lease(), deaf).await;
     let watch = Watch::start();
     pair.proxy.both(Flow::Drop);
-    let promised = pair.leader.runner.guarantees();
+    let promised = pair.leader.promised();
     watch.at_within(pair.leader.event("told: HeartbeatTimeout").await, promised.detection, "the leader is told");
     watch.at_within(pair.standby.event("leads").await, within(promised.takeover_partitioned), "the standby leads");
     pair.proxy.pass();

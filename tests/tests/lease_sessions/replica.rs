@@ -1,12 +1,19 @@
 //! One replica, and what its run says of itself.
 
-use std::sync::{Arc, Mutex};
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use distributed_lock::{
     Hold, Locker, Release, Result,
-    lease::{CancelReason, LeaseConfig, LeaseEvent, LeaseExit, LeaseRunner, LeaseState, LeaseWatch, Term, TermEnd},
+    lease::{
+        CancelReason, LeaseConfig, LeaseEvent, LeaseExit, LeaseGuarantees, LeaseRunner, LeaseState, LeaseWatch, Term,
+        TermEnd,
+    },
 };
 use lock_testkit::wait_until;
+use tests::lease::locker::LockerKind;
 use tokio::{task::JoinHandle, time::Instant};
 
 use crate::{
@@ -18,6 +25,8 @@ use crate::{
 /// One process, as far as the other one and the server can tell.
 #[derive(Debug)]
 pub(crate) struct Replica {
+    kind: LockerKind,
+    ttl: Duration,
     pub(crate) runner: LeaseRunner,
     pub(crate) locker: Arc<dyn Locker>,
     pub(crate) watch: LeaseWatch,
@@ -31,16 +40,16 @@ impl Replica {
     /// Contends from now on.
     pub(crate) fn start(
         name: &'static str,
-        locker: Arc<dyn Locker>,
+        (kind, locker): (LockerKind, Arc<dyn Locker>),
         lease: LeaseConfig,
         referee: &Referee,
         job: impl Fn(Term) -> Work + Send + Sync + 'static,
     ) -> Self {
-        let log = Log::default();
+        let (log, ttl) = (Log::default(), lease.ttl);
         let runner = LeaseRunner::new(Arc::clone(&locker), log.hooked(lease)).unwrap();
         let watch = runner.watch(JOB).unwrap();
         let referee = referee.clone();
-        let mut replica = Self { runner, locker, watch, referee, log, ends: Arc::default(), run: None };
+        let mut replica = Self { kind, ttl, runner, locker, watch, referee, log, ends: Arc::default(), run: None };
         replica.run(name, job);
         replica
     }
@@ -59,6 +68,11 @@ impl Replica {
         };
         let run = async move { runner.run_with(JOB, watched, |end| ends.lock().unwrap().push(end)).await };
         self.run = Some(tokio::spawn(run));
+    }
+
+    /// What its runner prints, for a standby that hears what there is to be heard.
+    pub(crate) fn promised(&self) -> LeaseGuarantees {
+        self.kind.heard(self.runner.guarantees(), self.ttl)
     }
 
     /// Waits until it leads and its job works.

@@ -69,7 +69,7 @@ async fn both_come_back(cluster: Cluster, server: Server, restart: Restart) {
     let (next, other) = if next == 0 { (leader, standby) } else { (standby, leader) };
     assert!(next.runner.step_down(JOB));
     other.leads().await;
-    ensure_overlap(&referee, next.runner.guarantees().overlap_forgotten);
+    ensure_overlap(&referee, next.promised().overlap_forgotten);
     assert_eq!(referee.terms().len(), 3, "{referee:?}");
     for replica in [next, other] {
         let exit = replica.close().await;
@@ -90,7 +90,7 @@ async fn delayed(cluster: Cluster, server: Server, restart: Restart) {
     tokio::task::block_in_place(|| restart(&cluster)).unwrap();
     let next = next_leader([&leader, &standby], before).await;
     ensure_overlap(&referee, Bound::Within(ms(0)));
-    assert_eq!(leader.runner.guarantees().overlap_forgotten, Bound::Within(ms(0)));
+    assert_eq!(leader.promised().overlap_forgotten, Bound::Within(ms(0)));
     let events = leader.events();
     let lost = ["takes over", "leads", "told: SessionEnded", "ended: Dropped, SessionEnded, lost"];
     assert_eq!(events[1..5], lost);

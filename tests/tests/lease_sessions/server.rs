@@ -49,7 +49,7 @@ impl Server {
         referee: &Referee,
         job: impl Fn(Term) -> Work + Send + Sync + 'static,
     ) -> Replica {
-        Replica::start(name, self.locker.open(config).unwrap(), lease, referee, job)
+        Replica::start(name, (self.locker, self.locker.open(config).unwrap()), lease, referee, job)
     }
 
     /// Waits until one holds the only key and so many stand by, and gives their backends.

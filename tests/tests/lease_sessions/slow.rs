@@ -51,6 +51,6 @@ async fn slow(server: Server, lease: LeaseConfig, times: Times, delay: Duration)
     assert_eq!(pair.leader.events(), ["stands by", "leads"]);
     assert_eq!(pair.standby.events(), ["stands by"]);
     pair.proxy.pass();
-    pair.ensure_overlap(pair.leader.runner.guarantees().overlap_partitioned);
+    pair.ensure_overlap(pair.leader.promised().overlap_partitioned);
     pair.end(&server).await;
 }

@@ -34,10 +34,10 @@ async fn after_a_heartbeat(server: Server) {
     let watch = Watch::start();
     server.observer.terminate(holder).await.unwrap();
     watch.at_within(pair.leader.event("told: SessionEnded").await, ms(100), "the leader is told");
-    let bound = within(pair.standby.runner.guarantees().takeover_killed);
+    let bound = within(pair.standby.promised().takeover_killed);
     watch.at_within(pair.standby.event("leads").await, bound, "the standby leads");
     pair.ensure_roles_can_change_back(&server).await;
-    pair.ensure_overlap(pair.leader.runner.guarantees().overlap_forgotten);
+    pair.ensure_overlap(pair.leader.promised().overlap_forgotten);
     let end = pair.leader.only_end();
     let loss = end.loss.expect("it was lost");
     assert_eq!((loss.cause(), state_of(&loss).as_deref()), (LossCause::SessionEnded, Some("57P01")));
@@ -61,7 +61,7 @@ async fn not_minded(server: Server) {
     pair.standby.event("leads").await;
     pair.ensure_roles_can_change_back(&server).await;
     assert!(pair.referee.overlap() > ms(0), "the successor had to wait for the server, which had forgotten the lease");
-    pair.ensure_overlap(pair.leader.runner.guarantees().overlap_forgotten);
+    pair.ensure_overlap(pair.leader.promised().overlap_forgotten);
     let end = pair.leader.only_end();
     assert!(end.result.is_none() && end.overrun >= GRACE, "{end:?}");
     pair.end(&server).await;
@@ -74,7 +74,7 @@ async fn during_a_heartbeat(server: Server) {
     pair.hold_answers_of_a_heartbeat().await;
     let watch = Watch::start();
     server.observer.terminate(holder).await.unwrap();
-    let promised = pair.leader.runner.guarantees();
+    let promised = pair.leader.promised();
     watch.at_within(pair.standby.event("leads").await, within(promised.takeover_killed), "the standby leads");
     watch.at_within(pair.leader.event("told: HeartbeatTimeout").await, promised.detection, "the leader is told");
     pair.leader.event("ended: Ok, HeartbeatTimeout, lost").await;
@@ -106,7 +106,7 @@ async fn while_the_job_runs_sql(server: Server) {
     watch.at_within(pair.leader.event("told: SessionEnded").await, ms(100), "the leader is told");
     pair.standby.event("leads").await;
     pair.ensure_roles_can_change_back(&server).await;
-    pair.ensure_overlap(pair.leader.runner.guarantees().overlap_forgotten);
+    pair.ensure_overlap(pair.leader.promised().overlap_forgotten);
     assert_eq!(pair.leader.only_end().result, Some(Ok("gave its statement up")));
     pair.end(&server).await;
 }
@@ -146,7 +146,7 @@ async fn standby(server: Server) {
     assert!(pair.leader.runner.stop(JOB));
     let exit = pair.leader.exit().await;
     pair.standby.leads().await;
-    pair.ensure_overlap(pair.leader.runner.guarantees().overlap_ended);
+    pair.ensure_overlap(pair.leader.promised().overlap_ended);
     assert_eq!(pair.leader.events()[2..], ["told: Stopped", "ended: Ok, kept, released"]);
     let mut events = pair.standby.events();
     events.retain(|line| line != "asked in vain: Unavailable");
