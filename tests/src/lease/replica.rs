@@ -16,7 +16,7 @@ use std::{
 };
 
 use distributed_lock::{
-    Backend,
+    Backend, ErrorKind, Fairness,
     lease::{CancelReason, LeaseExit, LeaseRunner, Term},
 };
 use tokio::{
@@ -101,7 +101,10 @@ async fn run(url: &str, settings: Settings, orders: &mut mpsc::UnboundedReceiver
             }
         }
     };
-    let runs: JoinSet<_> = jobs.clone().map(|number| contend(runner.clone(), Job { number, pause })).collect();
+    // Where nobody queues, whoever stops is the first to try again: as after a step-down, others go first.
+    let queues = locker.capabilities().fairness == Fairness::Fifo;
+    let rest = if queues { Duration::ZERO } else { settings.lease().retry_interval * 2 };
+    let runs: JoinSet<_> = jobs.clone().map(|number| contend(runner.clone(), Job { number, pause }, rest)).collect();
     let (ended, closed) = tokio::join!(runs.join_all(), async {
         obey.await;
         runner.close().await
@@ -121,11 +124,13 @@ struct Job {
     pause: Duration,
 }
 
-/// Until it is closed.
-async fn contend(runner: LeaseRunner, of: Job) -> distributed_lock::Result<LeaseExit<(), Failure>> {
+/// Until it is closed. Rests for so long after a stop.
+async fn contend(runner: LeaseRunner, of: Job, rest: Duration) -> distributed_lock::Result<LeaseExit<(), Failure>> {
     loop {
         match runner.run(job(of.number), |term| work(of, term)).await {
-            Ok(LeaseExit::Stopped(_)) => {}
+            Ok(LeaseExit::Stopped(_)) => sleep(rest).await,
+            // It was closed while it rested.
+            Err(error) if error.kind() == ErrorKind::Closed => return Ok(LeaseExit::Closed(None)),
             other => return other,
         }
     }

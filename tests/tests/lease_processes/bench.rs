@@ -185,6 +185,20 @@ impl Bench {
         Ok((leader, standby))
     }
 
+    /// When one leads again after a loss, which `standby` then is. The former leader contends at once, and where nobody queues it may be
+    /// the first.
+    pub(crate) async fn next_leader(&self, former: &mut Replica, standby: &mut Replica) -> Result<i64, Failure> {
+        let (next, again) = tokio::select! {
+            next = standby.leads() => (next?, false),
+            next = former.leads() => (next?, true),
+        };
+        assert!(!again || self.locker == LockerKind::Shared, "it did not queue behind the standby");
+        if again {
+            std::mem::swap(former, standby);
+        }
+        Ok(next)
+    }
+
     /// What a runner with these settings prints, for standbys that hear what there is to be heard.
     pub(crate) fn guarantees(&self, settings: Settings) -> Result<LeaseGuarantees, Failure> {
         Ok(self.locker.heard(self.runner(settings)?.1.guarantees(), settings.ttl))

@@ -95,9 +95,9 @@ async fn reconnecting(bench: Bench) -> Result<(), Failure> {
     let promised = bench.guarantees(BUSY)?;
     for _ in 0..requirement::rounds(10) {
         bench.server.observer().terminate(bench.server.holder().await?).await?;
-        let next = standby.leads().await?;
         let ended = leader.ends().await?;
         assert!(ended.lost.is_some(), "{ended:?}");
+        let next = bench.next_leader(&mut leader, &mut standby).await?;
         // The server forgot the lease before anybody could be told.
         let limit = limit(promised.overlap_forgotten);
         assert!(ended.last_step - next <= clock::nanos(limit), "{ended:?}, {next}");

@@ -116,7 +116,7 @@ async fn longer_than_d(bench: Bench) -> Result<(), Failure> {
                 ended
             }
         };
-        let next = standby.leads().await?;
+        let next = bench.next_leader(&mut leader, &mut standby).await?;
         apart(promised.overlap_frozen, &ended, next);
         assert!(ended.at <= next, "its lease was given up before its job had ended: {ended:?}, {next}");
         bench.server.has_a_standby().await?;

@@ -119,7 +119,7 @@ async fn blocked_beyond_d(bench: Bench, threads: Threads) -> Result<(), Failure>
     let ended = leader.ends().await?;
     assert!(valid || ended.lost.is_some_and(|lost| lost.deadline < lost.at), "it was ours: {ended:?}");
     assert!(ended.lost.is_some(), "no renewal was confirmed for D: {ended:?}");
-    let next = standby.leads().await?;
+    let next = bench.next_leader(&mut leader, &mut standby).await?;
     apart(promised.overlap_frozen, &ended, next);
     assert!(ended.at <= next, "it was given up before its job had ended: {ended:?}, {next}");
     bench.over([leader, standby]).await
