@@ -1,5 +1,7 @@
 //! What the server says of the job's lock.
 
+use std::time::SystemTime;
+
 use distributed_lock::LockKey;
 use lock_postgres::KeyScheme;
 use lock_testkit::{Observer, wait_until};
@@ -63,6 +65,31 @@ impl Server {
     pub async fn has_standbys(&self, count: usize) -> Result<(), Failure> {
         let waited = wait_until(AMPLE, format!("a holder and {count} standbys"), async || {
             self.line().await.unwrap_or_default().led_before(count).is_some()
+        });
+        Ok(waited.await?)
+    }
+
+    /// The server's time.
+    ///
+    /// # Errors
+    /// If it does not answer.
+    pub async fn now(&self) -> Result<SystemTime, Failure> {
+        Ok(self.admin.query_one("select pg_catalog.clock_timestamp()", &[]).await?.get(0))
+    }
+
+    /// Waits until one holds the job's lock and somebody stands by who began to do so after that time: the server shows a waiter that is
+    /// gone for a while.
+    ///
+    /// # Errors
+    /// If that does not come true.
+    pub async fn has_a_standby_since(&self, since: SystemTime) -> Result<(), Failure> {
+        let query = "select exists (select from pg_catalog.pg_locks as l where l.locktype operator(pg_catalog.=) 'advisory' \
+                     and l.pid operator(pg_catalog.=) any ($1::pg_catalog.int4[]) \
+                     and l.waitstart operator(pg_catalog.>) $2::pg_catalog.timestamptz)";
+        let waited = wait_until(AMPLE, "a holder and a standby", async || {
+            let Line { holders, standbys } = self.line().await.unwrap_or_default();
+            let waits = self.admin.query_one(query, &[&standbys, &since]).await;
+            holders.len() == 1 && waits.is_ok_and(|waits| waits.get(0))
         });
         Ok(waited.await?)
     }

@@ -93,15 +93,18 @@ pub(crate) async fn measure(cluster: &Cluster, plan: Plan) -> Result<Figures, Fa
     let mut figures = Figures::new(plan);
     let mut leader = start(cluster, plan)?;
     leader.leads().await?;
+    let mut since = server.now().await?;
     let mut standby = start(cluster, plan)?;
     for _ in 0..plan.rounds {
-        server.has_a_standby().await?;
+        server.has_a_standby_since(since).await?;
+        since = server.now().await?;
         let mark = probe.mark();
         let mut round = match plan.mode {
             Mode::Clean => hand_over(&mut leader, &mut standby, "stop", &mut figures).await?,
             Mode::Rolling => {
                 let round = hand_over(&mut leader, &mut standby, "step_down", &mut figures).await?;
-                server.has_a_standby().await?;
+                server.has_a_standby_since(since).await?;
+                since = server.now().await?;
                 restart(&mut leader, cluster, plan).await?;
                 round
             }
