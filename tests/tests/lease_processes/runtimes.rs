@@ -121,7 +121,9 @@ async fn blocked_beyond_d(bench: Bench, threads: Threads) -> Result<(), Failure>
     assert!(ended.lost.is_some(), "no renewal was confirmed for D: {ended:?}");
     let next = bench.next_leader(&mut leader, &mut standby).await?;
     apart(promised.overlap_frozen, &ended, next);
-    assert!(ended.at <= next, "it was given up before its job had ended: {ended:?}, {next}");
+    // A lane's own timer gives it up at the deadline, should the job have blocked for so long on a busy machine.
+    let over = bench.locker == LockerKind::Shared && ended.lost.is_some_and(|lost| lost.deadline <= next);
+    assert!(ended.at <= next || over, "it was given up before its job had ended: {ended:?}, {next}");
     bench.over([leader, standby]).await
 }
 
