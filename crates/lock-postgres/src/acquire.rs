@@ -39,6 +39,17 @@ pub(crate) async fn acquire(
     ownership: Ownership,
     fenced: bool,
 ) -> Result<Attempt> {
+    acquire_as(core, key, options, (ownership, fenced), None).await
+}
+
+/// The same for somebody who waits already, as this sender.
+pub(crate) async fn acquire_as(
+    core: &Arc<Core>,
+    key: &LockKey,
+    options: &AcquireOptions,
+    (ownership, fenced): (Ownership, bool),
+    waits_as: Option<Sender>,
+) -> Result<Attempt> {
     core.ensure_open()?;
     let acquire = Acquire {
         core,
@@ -49,6 +60,7 @@ pub(crate) async fn acquire(
         ownership,
         fenced,
         asks: options.ask_step_down,
+        waits_as,
         budget: Budget::start(options.wait, &core.clock),
     };
     // Both arms are cancel safe; what the first had reserved is destroyed when the second wins. A grant looks at the closing itself.
@@ -70,6 +82,8 @@ struct Acquire<'a> {
     fenced: bool,
     /// Whether the holder is asked to step down.
     asks: bool,
+    /// As whom it waits already.
+    waits_as: Option<Sender>,
     budget: Budget,
 }
 
@@ -88,7 +102,7 @@ impl Acquire<'_> {
             let answered = session.within(limit, pin!(session.try_lock(&ask))).await;
             match answered {
                 Some(Ok(Answer::Granted(granted))) => {
-                    return self.grant(session, granted, sent, None).map(Attempt::Acquired);
+                    return self.grant(session, granted, sent, self.waits_as).map(Attempt::Acquired);
                 }
                 Some(Ok(Answer::Refused(error))) => return Err(error),
                 Some(Ok(Answer::Contended)) if self.budget.is_try() => {
@@ -138,7 +152,7 @@ impl Acquire<'_> {
             self.core.ask_once(self.id, SLACK).await;
         }
         // Asks the holder, and watches it, for as long as we wait.
-        let wanted = self.core.want(self.id, self.asks);
+        let wanted = if self.waits_as.is_none() { self.core.want(self.id, self.asks) } else { None };
         let waiter_idle = server_millis(self.timing.waiter_idle()).to_string();
         let lock_timeout = lock_timeout_text(server_share(left, round_trip));
         let waiting = session.wait_lock(ask, &waiter_idle, &lock_timeout);
@@ -178,7 +192,7 @@ impl Acquire<'_> {
             return Err(Error::new(ErrorKind::Unavailable, message));
         }
         granted.idle_before = Some(before.idle);
-        let waited_as = wanted.map(|wanted| wanted.sender);
+        let waited_as = wanted.map(|wanted| wanted.sender).or(self.waits_as);
         self.grant(session, granted, sent, waited_as).map(Attempt::Acquired)
     }
 

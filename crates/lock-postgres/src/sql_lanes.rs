@@ -63,18 +63,22 @@ pub(crate) const GATED_BATCH: &str = gated_batch!(unfenced);
 pub(crate) const GATED_BATCH_FENCED: &str = gated_batch!(fenced);
 
 /// After a batch that failed in the middle, which keeps what it had done: gives back those of the keys `$1` that the session has, and
-/// leaves the gate. In the order of the keys: null where it had none.
-pub(crate) const GIVE_BACK: &str = with_locks!(
-    ", m as materialized (select l.id, l.ttl from l where l.pid operator(pg_catalog.=) pg_catalog.pg_backend_pid() and l.granted) \
-     select array(select case when exists (select from m where m.id operator(pg_catalog.=) k) then pg_catalog.pg_advisory_unlock(k) end \
-     from pg_catalog.unnest($1::pg_catalog.int8[]) as k) as unlocked, \
-     case when exists (select from m where m.ttl operator(pg_catalog.=) 2::pg_catalog.int8) \
-     then pg_catalog.pg_advisory_unlock(2, 1) end as left_gate"
-);
+/// leaves the gate. In the order of the keys: null where it had none. Looks into no catalogue that is shared by databases: that would
+/// take places in the server's table of locks, which may be full.
+pub(crate) const GIVE_BACK: &str = "\
+with m as materialized (select case when k.objsubid operator(pg_catalog.=) 1::pg_catalog.int2 \
+then (k.classid::pg_catalog.int8 operator(pg_catalog.<<) 32) operator(pg_catalog.|) k.objid::pg_catalog.int8 end as id, \
+case when k.objsubid operator(pg_catalog.=) 2::pg_catalog.int2 then k.classid::pg_catalog.int8 end as ttl \
+from pg_catalog.pg_locks as k where k.locktype operator(pg_catalog.=) 'advisory'::pg_catalog.text \
+and k.pid operator(pg_catalog.=) pg_catalog.pg_backend_pid() and k.granted) \
+select array(select case when exists (select from m where m.id operator(pg_catalog.=) k) then pg_catalog.pg_advisory_unlock(k) end \
+from pg_catalog.unnest($1::pg_catalog.int8[]) as k) as unlocked, \
+case when exists (select from m where m.ttl operator(pg_catalog.=) 2::pg_catalog.int8) \
+then pg_catalog.pg_advisory_unlock(2, 1) end as left_gate";
 
 /// Which of the ids `$1` the lane that is marked with the number in `$2` does not hold.
 pub(crate) const MISSING: &str = with_locks!(
-    "select w.id from pg_catalog.unnest($1::pg_catalog.int8[], $2::pg_catalog.int8[]) as w(id, mark) \
+    "select w.id from rows from (pg_catalog.unnest($1::pg_catalog.int8[]), pg_catalog.unnest($2::pg_catalog.int8[])) as w(id, mark) \
      where not exists (select from l as k join l as m on m.pid operator(pg_catalog.=) k.pid \
      where k.granted and k.id operator(pg_catalog.=) w.id \
      and m.ttl operator(pg_catalog.=) 1::pg_catalog.int8 and m.random operator(pg_catalog.=) w.mark) limit 500"

@@ -12,14 +12,15 @@ use tokio::{
 
 use super::{
     Shared,
+    beacons::Watched,
     ids::Turn,
     lane::{Granted, Lock},
     looks::Seen,
 };
 use crate::{
-    acquire::{Ownership, acquire as queue},
+    acquire::{Ownership, acquire_as},
     budget::{Budget, unanswered},
-    housekeeping::{Sender, Wanted},
+    housekeeping::Sender,
     jitter::jittered,
     session::Beacon,
     timing::Timing,
@@ -99,6 +100,9 @@ impl Request {
         let core = &shared.core;
         let mut lanes = 0;
         loop {
+            if turn.is_none() && !budget.is_try() && shared.ids.gives_way(self.id).is_some() {
+                return Ok(Tried::Here(Contention::Held));
+            }
             let claim = match shared.ids.claim(self.id, &self.key, turn) {
                 Ok(claim) => claim,
                 Err(why) => return Ok(Tried::Here(why)),
@@ -137,23 +141,27 @@ impl Shared {
     /// For what is left of the budget. On the thread of the sessions.
     async fn wait(&self, request: Request, options: &AcquireOptions, budget: Budget) -> Result<Attempt> {
         let elapsed = Ok(Attempt::Contended(Contention::WaitElapsed));
+        // Asks the holder, and watches it, for as long as we wait.
+        let wanted = self.core.want(request.id, options.ask_step_down);
+        let waited_as = wanted.as_ref().map(|wanted| wanted.sender);
         let place = self.ids.join(request.id);
         let Some(turn) = within(budget.left(), place.turn()).await else { return elapsed };
-        let mut wanted: Option<Wanted> = None;
         let mut patience = Patience::default();
+        let mut watched = None;
+        if let Some(pause) = self.ids.gives_way(request.id)
+            && within(budget.left(), sleep(pause)).await.is_none()
+        {
+            return elapsed;
+        }
         loop {
-            let waited_as = wanted.as_ref().map(|wanted| wanted.sender);
-            let here = match request.try_once(self, &budget, Some(&turn), waited_as).await? {
+            let tried = request.try_once(self, &budget, Some(&turn), waited_as).await;
+            let here = match tried.map_err(once_contended)? {
                 Tried::Granted(guard) => return Ok(Attempt::Acquired(guard)),
                 Tried::Here(_) => true,
                 Tried::Elsewhere(_) => false,
             };
             if budget.left().is_some_and(|left| left.is_zero()) {
                 return elapsed;
-            }
-            if wanted.is_none() {
-                // Asks the holder, and watches it, for as long as we wait.
-                wanted = self.core.want(request.id, options.ask_step_down);
             }
             if here {
                 // The end of its hold rings.
@@ -173,7 +181,7 @@ impl Shared {
                     tracing::debug!(target: "lock_postgres", %error, "the holder of a key could not be looked for");
                     None
                 }
-                _ => match self.queue(&request, options, &budget).await? {
+                _ => match self.queue(&request, options, &budget, waited_as).await.map_err(once_contended)? {
                     // Nobody can pass those who queue, but they go, and so may those who use our connections.
                     Attempt::Contended(Contention::NoConnection) => {
                         patience = Patience::default();
@@ -182,7 +190,8 @@ impl Shared {
                     attempt => return Ok(attempt),
                 },
             };
-            match within(budget.left(), self.sleep(&turn, request.id, beacon, &patience)).await {
+            self.watch(&mut watched, beacon);
+            match within(budget.left(), self.sleep(&turn, request.id, watched.as_ref(), &patience)).await {
                 None => return elapsed,
                 Some(Woken::ByOthers) => patience.lost(),
                 Some(Woken::ByItself) => patience.heard_nothing(),
@@ -190,13 +199,19 @@ impl Shared {
         }
     }
 
+    /// Goes on watching the same session if it still is the holder's.
+    fn watch(&self, watched: &mut Option<Watch>, beacon: Option<Beacon>) {
+        if watched.as_ref().map(|watch| watch.beacon) != beacon {
+            *watched = beacon.and_then(|beacon| Some(Watch { beacon, watched: self.beacons.watch(beacon)? }));
+        }
+    }
+
     /// Until the key may have become free, or it is time to try all the same. Cancel safe.
-    async fn sleep(&self, turn: &Turn, id: i64, beacon: Option<Beacon>, patience: &Patience) -> Woken {
-        let watched = beacon.and_then(|beacon| self.beacons.watch(beacon));
+    async fn sleep(&self, turn: &Turn, id: i64, watch: Option<&Watch>, patience: &Patience) -> Woken {
         self.notices.wanted(id);
         let ended = async {
-            match &watched {
-                Some(watched) => watched.ended().await,
+            match watch {
+                Some(watch) => watch.watched.ended().await,
                 None => std::future::pending().await,
             }
         };
@@ -210,14 +225,37 @@ impl Shared {
     }
 
     /// In the server's queue, on a connection of its own. Keeps the turn.
-    async fn queue(&self, request: &Request, options: &AcquireOptions, budget: &Budget) -> Result<Attempt> {
+    async fn queue(
+        &self,
+        request: &Request,
+        options: &AcquireOptions,
+        budget: &Budget,
+        waits_as: Option<Sender>,
+    ) -> Result<Attempt> {
         let wait = match budget.left() {
             None => Wait::Forever,
             Some(left) if left.is_zero() => return Ok(Attempt::Contended(Contention::WaitElapsed)),
             Some(left) => Wait::UpTo(left),
         };
         let options = options.clone().with_wait(wait);
-        queue(&self.core, &request.key, &options, Ownership::Session, request.fenced).await
+        acquire_as(&self.core, &request.key, &options, (Ownership::Session, request.fenced), waits_as).await
+    }
+}
+
+/// Of the holder's session, while we wait.
+struct Watch {
+    beacon: Beacon,
+    watched: Arc<Watched>,
+}
+
+/// The server was fit to give locks when the wait began, so that what it says now may pass.
+fn once_contended(error: Error) -> Error {
+    match error.kind() {
+        ErrorKind::Misconfigured | ErrorKind::Denied => {
+            let message = "the server that was waited for does not give the lock any more";
+            Error::new(ErrorKind::Unavailable, message).with_source(error)
+        }
+        _ => error,
     }
 }
 

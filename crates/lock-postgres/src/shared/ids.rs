@@ -3,13 +3,17 @@
 //! PostgreSQL would give a session its own lock again, so nobody asks a lane for an id without a claim to it.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, VecDeque},
     fmt,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
 use distributed_lock::{Contention, LockKey, backend::HoldRecord};
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::{
+    sync::{Notify, OwnedSemaphorePermit, Semaphore},
+    time::Instant,
+};
 
 use crate::{
     housekeeping::{Hears, Sender},
@@ -17,7 +21,17 @@ use crate::{
 };
 
 #[derive(Clone, Default)]
-pub(super) struct Ids(Arc<Mutex<HashMap<i64, Known>>>);
+pub(super) struct Ids(Arc<Mutex<Map>>);
+
+/// For how long those who wait here let others go first, who wait for the same key in another process and were told of its release.
+const WAY: Duration = Duration::from_millis(10);
+
+#[derive(Default)]
+struct Map {
+    known: HashMap<i64, Known>,
+    /// What was given back of late while others wanted it.
+    given_way: VecDeque<(Instant, i64)>,
+}
 
 /// An entry that says nothing is removed.
 #[derive(Default)]
@@ -51,19 +65,19 @@ struct Line {
 
 impl fmt::Debug for Ids {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Ids").field(&self.map().len()).finish()
+        f.debug_tuple("Ids").field(&self.map().known.len()).finish()
     }
 }
 
 impl Ids {
-    fn map(&self) -> MutexGuard<'_, HashMap<i64, Known>> {
+    fn map(&self) -> MutexGuard<'_, Map> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Why not, if somebody of this locker has it, or waits for it and it is not the caller's turn.
     pub(super) fn claim(&self, id: i64, key: &LockKey, turn: Option<&Turn>) -> Result<Claim, Contention> {
         let mut map = self.map();
-        let known = map.entry(id).or_default();
+        let known = map.known.entry(id).or_default();
         match &known.claimed {
             Some(claimed) if claimed.key == *key => return Err(Contention::HeldHere),
             Some(claimed) => return Err(Contention::Collision { held: claimed.key.clone(), wanted: key.clone() }),
@@ -71,13 +85,13 @@ impl Ids {
             None => {}
         }
         known.claimed = Some(Claimed { key: key.clone(), held: None, wanted: false });
-        Ok(Claim { ids: self.clone(), id, key: key.clone(), live: true })
+        Ok(Claim { ids: self.clone(), id, key: key.clone(), live: true, in_turn: turn.is_some() })
     }
 
     /// Joins those who wait for this id.
     pub(super) fn join(&self, id: i64) -> InLine {
         let mut map = self.map();
-        let line = map.entry(id).or_default().line.get_or_insert_with(|| Line {
+        let line = map.known.entry(id).or_default().line.get_or_insert_with(|| Line {
             turns: Arc::new(Semaphore::new(1)),
             bell: Arc::default(),
             members: 0,
@@ -87,15 +101,22 @@ impl Ids {
         InLine { ids: self.clone(), id, turns, bell }
     }
 
+    /// For how long others are to go first.
+    pub(super) fn gives_way(&self, id: i64) -> Option<Duration> {
+        let map = self.map();
+        let (at, _) = map.given_way.iter().rfind(|(_, given)| *given == id)?;
+        WAY.checked_sub(at.elapsed()).filter(|left| !left.is_zero())
+    }
+
     /// The id may have become free: whoever has the turn is to try.
     fn ring(&self, id: i64) {
-        if let Some(line) = self.map().get(&id).and_then(|known| known.line.as_ref()) {
+        if let Some(line) = self.map().known.get(&id).and_then(|known| known.line.as_ref()) {
             line.bell.notify_one();
         }
     }
 
     fn want(&self, id: i64) {
-        if let Some(claimed) = self.map().get_mut(&id).and_then(|known| known.claimed.as_mut()) {
+        if let Some(claimed) = self.map().known.get_mut(&id).and_then(|known| known.claimed.as_mut()) {
             claimed.wanted = true;
         }
     }
@@ -104,7 +125,7 @@ impl Ids {
 impl Hears for Ids {
     fn step_down(&self, id: i64, sender: Sender) {
         let map = self.map();
-        let held = map.get(&id).and_then(|known| known.claimed.as_ref()?.held.as_ref());
+        let held = map.known.get(&id).and_then(|known| known.claimed.as_ref()?.held.as_ref());
         let record = held.filter(|held| held.waited_as != Some(sender)).map(|held| held.record.clone());
         // Outside, since it wakes others.
         drop(map);
@@ -130,18 +151,28 @@ pub(super) struct Claim {
     pub(super) key: LockKey,
     /// Until it is given up: then somebody else may have one.
     live: bool,
+    /// Of who has the turn, to whom a try in vain of its own is no news.
+    in_turn: bool,
 }
 
 impl Claim {
     pub(super) fn hold(&self, record: HoldRecord, waited_as: Option<Sender>) {
-        if let Some(claimed) = self.ids.map().get_mut(&self.id).and_then(|known| known.claimed.as_mut()) {
+        if let Some(claimed) = self.ids.map().known.get_mut(&self.id).and_then(|known| known.claimed.as_mut()) {
             claimed.held = Some(Held { record, waited_as });
         }
     }
 
     /// Gives it up once the server has it back; whether another process is to be told.
     pub(super) fn give_up(mut self) -> bool {
-        self.end()
+        let wanted = self.end();
+        if wanted {
+            let (mut map, now) = (self.ids.map(), Instant::now());
+            while map.given_way.front().is_some_and(|(at, _)| now.duration_since(*at) >= WAY) {
+                map.given_way.pop_front();
+            }
+            map.given_way.push_back((now, self.id));
+        }
+        wanted
     }
 
     fn end(&mut self) -> bool {
@@ -149,12 +180,14 @@ impl Claim {
             return false;
         }
         let mut map = self.ids.map();
-        let Some(known) = map.get_mut(&self.id) else { return false };
+        let Some(known) = map.known.get_mut(&self.id) else { return false };
         let claimed = known.claimed.take();
+        let was_held = claimed.as_ref().is_some_and(|claimed| claimed.held.is_some());
         match &known.line {
-            Some(line) => line.bell.notify_one(),
+            Some(line) if was_held || !self.in_turn => line.bell.notify_one(),
+            Some(_) => {}
             None => {
-                map.remove(&self.id);
+                map.known.remove(&self.id);
             }
         }
         drop(map);
@@ -202,7 +235,7 @@ impl Turn {
 impl Drop for InLine {
     fn drop(&mut self) {
         let mut map = self.ids.map();
-        let Some(known) = map.get_mut(&self.id) else { return };
+        let Some(known) = map.known.get_mut(&self.id) else { return };
         if let Some(line) = &mut known.line {
             line.members -= 1;
             if line.members == 0 {
@@ -210,7 +243,7 @@ impl Drop for InLine {
             }
         }
         if known.line.is_none() && known.claimed.is_none() {
-            map.remove(&self.id);
+            map.known.remove(&self.id);
         }
     }
 }

@@ -110,7 +110,7 @@ impl Lane {
     }
 
     pub(super) async fn ended(&self) {
-        self.orders.closed().await;
+        self.pump.ended().await;
     }
 
     /// Until the server has let go of it.

@@ -93,6 +93,7 @@ impl Backend for PostgresSharedSession {
     fn capabilities(&self) -> Capabilities {
         let mut capabilities = self.0.core.capabilities();
         capabilities.fairness = Fairness::Unordered;
+        capabilities.wakes = true;
         capabilities
     }
 

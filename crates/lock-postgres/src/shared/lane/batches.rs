@@ -208,6 +208,7 @@ impl Work {
                 Ok(())
             }
             (Err(error), _) => {
+                self.unlocks.extend(unlocks);
                 self.batches.unanswered = asks;
                 Err(loss_by(error))
             }
@@ -223,6 +224,7 @@ impl Work {
     ) -> Result<(), Loss> {
         let BatchAnswer { unlocked, locked, token, in_recovery } = answer;
         if in_recovery {
+            self.unlocks.extend(unlocks);
             self.batches.unanswered = asks;
             return Err(Loss::new(LossCause::NotOurs));
         }
@@ -353,9 +355,11 @@ impl Work {
 
     /// When the lane ends: those who ask may ask another one, unless an answer is missing.
     pub(super) fn lose_asks(&mut self, loss: &Loss) {
-        let sent = std::mem::take(&mut self.batches.sent);
-        let unanswered = std::mem::take(&mut self.batches.unanswered);
-        let under_way = unanswered.into_iter().chain(sent.into_iter().flat_map(|sent| sent.asks));
+        let mut under_way = std::mem::take(&mut self.batches.unanswered);
+        for Sent { unlocks, asks, .. } in std::mem::take(&mut self.batches.sent) {
+            self.unlocks.extend(unlocks);
+            under_way.extend(asks);
+        }
         for lock in under_way {
             self.unload(1);
             // Whatever it took ended with the session.

@@ -19,6 +19,8 @@ use tokio::{
     time::sleep,
 };
 
+use tokio_util::sync::CancellationToken;
+
 use super::alarm::Alarm;
 use crate::connect::{Readiness, SocketHandle};
 
@@ -49,7 +51,7 @@ pub(super) struct Pump {
     sleeps: Mutex<Instant>,
     /// It sleeps until the alarm, however long that is.
     dozes: AtomicBool,
-    over: AtomicBool,
+    over: CancellationToken,
     attended: Mutex<Attended>,
 }
 
@@ -78,7 +80,7 @@ impl Pump {
             alarm,
             bell: Notify::new(),
             dozes: AtomicBool::new(false),
-            over: AtomicBool::new(false),
+            over: CancellationToken::new(),
             attended: Mutex::default(),
         });
         tokio::spawn(Guardian(Arc::clone(&pump)).guard());
@@ -121,7 +123,20 @@ impl Pump {
     }
 
     fn is_over(&self) -> bool {
-        self.over.load(Ordering::Acquire)
+        self.over.is_cancelled()
+    }
+
+    /// Completes when the lane has ended, and its connection with it.
+    pub(super) async fn ended(&self) {
+        self.over.cancelled().await;
+    }
+
+    fn end(&self) {
+        let running = self.running().take();
+        drop(running);
+        self.over.cancel();
+        self.dismiss();
+        self.bell.notify_one();
     }
 
     /// Has the current runtime wait for answers, unless another one does.
@@ -169,16 +184,20 @@ impl Wake for Pump {
 }
 
 /// The right to poll. Dropped in a panic, it ends the lane.
-struct Turn<'a>(&'a Arc<Pump>);
+struct Turn<'a> {
+    pump: &'a Arc<Pump>,
+    /// Somebody else may have it by now.
+    is_over: bool,
+}
 
 impl<'a> Turn<'a> {
     fn take(pump: &'a Arc<Pump>) -> Option<Self> {
         let taken = pump.state.compare_exchange(AT_REST, POLLED, Ordering::AcqRel, Ordering::Acquire);
-        taken.is_ok().then_some(Self(pump))
+        taken.is_ok().then_some(Self { pump, is_over: false })
     }
 
-    fn poll(self) {
-        let pump = self.0;
+    fn poll(mut self) {
+        let pump = self.pump;
         let waker = Waker::from(Arc::clone(pump));
         let mut cx = Context::from_waker(&waker);
         loop {
@@ -186,16 +205,13 @@ impl<'a> Turn<'a> {
             let Some(future) = running.as_mut() else { break };
             pump.state.store(POLLED, Ordering::Release);
             if let Poll::Ready(()) = future.as_mut().poll(&mut cx) {
-                pump.over.store(true, Ordering::Release);
-                let ended = running.take();
                 drop(running);
-                drop(ended);
-                pump.bell.notify_one();
-                pump.dismiss();
+                pump.end();
                 break;
             }
             drop(running);
             if pump.state.compare_exchange(POLLED, AT_REST, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+                self.is_over = true;
                 break;
             }
         }
@@ -211,14 +227,14 @@ impl<'a> Turn<'a> {
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        if std::thread::panicking() {
-            let running = self.0.running().take();
-            self.0.over.store(true, Ordering::Release);
-            self.0.bell.notify_one();
-            drop(running);
+        if self.is_over {
+            return;
         }
-        // At rest already, unless it has ended or was never polled.
-        let _ = self.0.state.compare_exchange(POLLED, AT_REST, Ordering::AcqRel, Ordering::Acquire);
+        // It has ended, or panicked, or was never polled: then nothing was told.
+        if std::thread::panicking() {
+            self.pump.end();
+        }
+        self.pump.state.store(AT_REST, Ordering::Release);
     }
 }
 
@@ -268,10 +284,7 @@ impl Guardian {
 
 impl Drop for Guardian {
     fn drop(&mut self) {
-        let running = self.0.running().take();
-        self.0.over.store(true, Ordering::Release);
-        self.0.dismiss();
-        drop(running);
+        self.0.end();
     }
 }
 

@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use distributed_lock::{Loss, LossCause};
+use distributed_lock::{Loss, LossCause, Release};
 use futures_util::{FutureExt, StreamExt, future::BoxFuture};
 use tokio::sync::{mpsc, watch};
 
@@ -261,16 +261,18 @@ impl Work {
             match order {
                 Order::Lock(lock) => self.asks.push_back(*lock),
                 Order::Renew(renew) => self.renewals.push(renew),
-                // Without an answer the guard reads its record.
-                Order::Unlock(_) | Order::List(_) | Order::Missing(_) | Order::Close => {}
+                Order::Unlock(unlock) => self.unlocks.push_back(unlock),
+                Order::List(_) | Order::Missing(_) | Order::Close => {}
             }
         }
         for renew in std::mem::take(&mut self.renewals) {
             renew.answer(Err(loss.clone().into()));
         }
         self.proofs.lose(loss);
-        self.unlocks.clear();
         self.lose_asks(loss);
+        for unlock in std::mem::take(&mut self.unlocks) {
+            unlock.answer(Ok(Release::Lost(loss.clone())));
+        }
         // With their claims.
         self.unload(self.holds.len());
         self.holds.clear();
