@@ -193,7 +193,8 @@ struct Turn<'a> {
 impl<'a> Turn<'a> {
     fn take(pump: &'a Arc<Pump>) -> Option<Self> {
         let taken = pump.state.compare_exchange(AT_REST, POLLED, Ordering::AcqRel, Ordering::Acquire);
-        taken.is_ok().then_some(Self { pump, is_over: false })
+        // Made only if it was taken, since its drop gives it back.
+        taken.is_ok().then(|| Self { pump, is_over: false })
     }
 
     fn poll(mut self) {
