@@ -150,7 +150,7 @@ impl Work {
                 unlocks.push(unlock);
             }
         }
-        let (mut asks, limit) = self.next_asks(BATCH - unlocks.len(), now);
+        let (mut asks, limit) = self.next_asks(BATCH - unlocks.len());
         if unlocks.is_empty() && asks.is_empty() {
             return false;
         }
@@ -168,17 +168,14 @@ impl Work {
     }
 
     /// The keys to be tried next, and how many locks may be in the server's table then, if that is to be asked.
-    fn next_asks(&mut self, most: usize, now: Instant) -> (Vec<Lock>, Option<i64>) {
+    fn next_asks(&mut self, most: usize) -> (Vec<Lock>, Option<i64>) {
         let owned = self.holds.len() + self.batches.asked();
         let unasked = self.table.unasked().saturating_sub(owned);
         let (most, limit) = match unasked {
-            0 if self.gate_opens.is_some_and(|opens| now < opens) => (0, None),
+            0 if self.gate_opens.is_some() => (0, None),
             0 => (most.min(usize::try_from(self.table.share).unwrap_or(most)), Some(self.table.capacity / 2)),
             unasked => (most.min(unasked), None),
         };
-        if limit.is_some() {
-            self.gate_opens = None;
-        }
         let mut asks = Vec::new();
         while asks.len() < most {
             let Some(lock) = self.asks.pop_front() else { break };

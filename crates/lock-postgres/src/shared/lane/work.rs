@@ -118,6 +118,7 @@ impl Work {
         loop {
             self.take_orders(cx);
             let now = self.core.clock.now();
+            self.gate_opens = self.gate_opens.filter(|opens| now < *opens);
             self.free_what_expired(now);
             self.send_batches(now, cx);
             self.send_heartbeat_if_due(now);
@@ -150,11 +151,13 @@ impl Work {
             }
             self.look_for_late_answers(now)?;
             let wake = self.next_wake();
-            if wake > now {
-                self.alarm.set_busy(!self.is_idle() || self.proofs.oldest().is_some());
-                self.alarm.set(wake);
-                return Poll::Pending;
+            self.alarm.set_busy(!self.is_idle() || self.proofs.oldest().is_some());
+            self.alarm.set(wake);
+            if wake <= now {
+                // The connection has its turn before.
+                cx.waker().wake_by_ref();
             }
+            return Poll::Pending;
         }
     }
 
