@@ -37,7 +37,8 @@ struct Map {
 #[derive(Default)]
 struct Known {
     claimed: Option<Claimed>,
-    line: Option<Line>,
+    // Boxed, since few have one.
+    line: Option<Box<Line>>,
 }
 
 struct Claimed {
@@ -91,10 +92,8 @@ impl Ids {
     /// Joins those who wait for this id.
     pub(super) fn join(&self, id: i64) -> InLine {
         let mut map = self.map();
-        let line = map.known.entry(id).or_default().line.get_or_insert_with(|| Line {
-            turns: Arc::new(Semaphore::new(1)),
-            bell: Arc::default(),
-            members: 0,
+        let line = map.known.entry(id).or_default().line.get_or_insert_with(|| {
+            Box::new(Line { turns: Arc::new(Semaphore::new(1)), bell: Arc::default(), members: 0 })
         });
         line.members += 1;
         let (turns, bell) = (Arc::clone(&line.turns), Arc::clone(&line.bell));

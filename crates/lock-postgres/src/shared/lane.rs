@@ -5,6 +5,7 @@ mod alarm;
 mod asked;
 mod batches;
 mod holds;
+mod inbox;
 mod proofs;
 mod pump;
 mod work;
@@ -19,10 +20,9 @@ use std::{
 };
 
 use distributed_lock::Result;
-use tokio::sync::mpsc;
 
 pub(super) use self::asked::{Granted, Lock, Order, Renew, Ticket, Unlock};
-use self::{alarm::Alarm, pump::Pump, work::Work};
+use self::{alarm::Alarm, inbox::Inbox, pump::Pump, work::Work};
 use super::{notices::Notices, runtime::OwnRuntime};
 use crate::{
     connect::{Connector, SocketHandle},
@@ -33,7 +33,7 @@ use crate::{
 
 /// Where orders for a lane are given.
 pub(super) struct Lane {
-    orders: mpsc::UnboundedSender<Order>,
+    inbox: Arc<Inbox>,
     /// Keys that it holds or asks for.
     load: Arc<AtomicUsize>,
     pump: Arc<Pump>,
@@ -55,13 +55,13 @@ impl Lane {
     ) -> Result<Self> {
         let (session, driving, batch, table) =
             Session::open_lane(connector, server_millis(timing.ttl()), &core.world).await?;
-        let (orders, inbox) = mpsc::unbounded_channel();
+        let inbox = Arc::<Inbox>::default();
         let (socket, mark) = (session.link().socket().cloned(), session.mark());
         let socket = socket.ok_or_else(super::ended)?;
         let (load, alarm) = (Arc::<AtomicUsize>::default(), Arc::new(Alarm::new(Arc::clone(&core.clock))));
-        let inbox = (inbox, Arc::clone(&load));
+        let desk = (Arc::clone(&inbox), Arc::clone(&load));
         let work =
-            Work::new(Arc::clone(core), notices.clone(), session, (batch, table), timing, inbox, Arc::clone(&alarm));
+            Work::new(Arc::clone(core), notices.clone(), session, (batch, table), timing, desk, Arc::clone(&alarm));
         let running = async move {
             tokio::select! {
                 biased;
@@ -73,7 +73,7 @@ impl Lane {
         if let Some(housekeeping) = &core.housekeeping {
             housekeeping.listen();
         }
-        Ok(Self { orders, pump, load, socket, ttl: timing.ttl(), mark, runtime })
+        Ok(Self { inbox, pump, load, socket, ttl: timing.ttl(), mark, runtime })
     }
 
     /// Gives the order back if the lane has ended.
@@ -83,11 +83,10 @@ impl Lane {
             self.load.fetch_add(1, Ordering::Relaxed);
             self.pump.attend(self.runtime.handle());
         }
-        self.pump.tell(|| self.orders.send(order)).map_err(|refused| {
+        self.pump.tell(|| self.inbox.put(order)).inspect_err(|_| {
             if asks {
                 self.load.fetch_sub(1, Ordering::Relaxed);
             }
-            refused.0
         })
     }
 
@@ -106,7 +105,7 @@ impl Lane {
     }
 
     pub(super) fn is_over(&self) -> bool {
-        self.orders.is_closed()
+        self.inbox.is_closed()
     }
 
     pub(super) async fn ended(&self) {
@@ -116,6 +115,12 @@ impl Lane {
     /// Until the server has let go of it.
     pub(super) async fn until_eof(&self) {
         let _ = self.socket.until_eof().await;
+    }
+}
+
+impl Drop for Lane {
+    fn drop(&mut self) {
+        self.pump.tell(|| self.inbox.abandon());
     }
 }
 

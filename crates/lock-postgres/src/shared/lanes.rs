@@ -115,21 +115,17 @@ impl Lanes {
         lane
     }
 
-    /// The emptiest of those whose sessions the server ends after this TTL of silence. Once there are lanes for many TTLs, one for a
-    /// shorter TTL serves too.
+    /// The first with room whose session the server ends after this TTL of silence, so that those that are not needed become idle. Once
+    /// there are lanes for many TTLs, one for a shorter TTL serves too.
     fn choose(&self, ttl: Duration) -> Option<Arc<Lane>> {
         let mut open = self.open();
         open.retain(|lane| !lane.is_over());
-        if let [only] = open.as_slice() {
-            return (only.ttl() == ttl && only.load() < KEYS).then(|| Arc::clone(only));
-        }
-        let ttls: BTreeSet<_> = open.iter().map(|lane| lane.ttl()).collect();
-        let serves = match ttls.contains(&ttl) || ttls.len() < TTLS {
-            true => ttl,
-            false => ttls.range(..ttl).next_back().copied().unwrap_or(ttl),
-        };
-        let fits = |lane: &&Arc<Lane>| lane.ttl() == serves && lane.load() < KEYS;
-        open.iter().filter(fits).min_by_key(|lane| lane.load()).cloned()
+        let first = |serves: Duration| open.iter().find(|lane| lane.ttl() == serves && lane.load() < KEYS).cloned();
+        first(ttl).or_else(|| {
+            let ttls: BTreeSet<_> = open.iter().map(|lane| lane.ttl()).collect();
+            let is_new = !ttls.contains(&ttl) && ttls.len() >= TTLS;
+            is_new.then(|| ttls.range(..ttl).next_back().copied()).flatten().and_then(first)
+        })
     }
 
     /// Ends all of them, and waits until the server has let go of them.

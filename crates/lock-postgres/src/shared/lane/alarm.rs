@@ -18,6 +18,8 @@ pub(super) struct Alarm {
     next: Mutex<Instant>,
     /// It owns or awaits something.
     busy: AtomicBool,
+    /// It sends nothing before an answer comes.
+    full: AtomicBool,
     /// How many answers it has had.
     answers: AtomicU64,
 }
@@ -25,7 +27,7 @@ pub(super) struct Alarm {
 impl Alarm {
     pub(super) fn new(clock: Arc<dyn Clock>) -> Self {
         let next = Mutex::new(clock.now());
-        Self { clock, next, busy: AtomicBool::new(false), answers: AtomicU64::new(0) }
+        Self { clock, next, busy: AtomicBool::new(false), full: AtomicBool::new(false), answers: AtomicU64::new(0) }
     }
 
     /// When it is to be polled, whatever happens.
@@ -59,6 +61,14 @@ impl Alarm {
 
     pub(super) fn set_busy(&self, busy: bool) {
         self.busy.store(busy, Ordering::SeqCst);
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.full.load(Ordering::Acquire)
+    }
+
+    pub(super) fn set_full(&self, full: bool) {
+        self.full.store(full, Ordering::Release);
     }
 
     pub(super) fn answers(&self) -> u64 {

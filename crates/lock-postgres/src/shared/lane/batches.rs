@@ -107,6 +107,11 @@ impl Batches {
         Some((at, unlocks, asks, what))
     }
 
+    /// Nothing is sent before an answer comes.
+    pub(super) fn are_full(&self) -> bool {
+        self.sent.len() >= UNDER_WAY
+    }
+
     pub(super) fn are_none(&self) -> bool {
         self.sent.is_empty()
     }
@@ -133,7 +138,7 @@ impl LockTable {
 
 impl Work {
     pub(super) fn send_batches(&mut self, now: Instant, cx: &mut Context<'_>) {
-        while self.batches.sent.len() < UNDER_WAY && (!self.asks.is_empty() || !self.unlocks.is_empty()) {
+        while !self.batches.are_full() && (!self.asks.is_empty() || !self.unlocks.is_empty()) {
             if !self.send_batch(now, cx) {
                 return;
             }
@@ -276,9 +281,8 @@ impl Work {
         let Lock { claim, ttl, timing, waited_as, lane, answer, .. } = lock;
         let draft = HoldRecord::draft(self.core.id, claim.key.clone(), Arc::clone(&self.core.clock));
         let record = draft.with_fencing_token(token.as_ref().ok().copied().flatten()).open();
-        let expires = ttl.duration().map(|ttl| sent + ttl);
         claim.hold(record.clone(), waited_as);
-        let held = Held { claim, ticket, record: record.clone(), timing, expires, leaving: false };
+        let held = Held::new(claim, ticket, record.clone(), (ttl, &timing), sent);
         let live = held.extend(&self.timing, sent);
         self.holds.add(held);
         if self.closing {

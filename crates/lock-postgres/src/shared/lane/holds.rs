@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeSet, HashMap},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use distributed_lock::{Loss, LossCause, Ttl, backend::HoldRecord};
@@ -16,27 +16,41 @@ pub(super) struct Held {
     pub(super) claim: Claim,
     pub(super) ticket: Ticket,
     pub(super) record: HoldRecord,
-    pub(super) timing: Timing,
-    pub(super) expires: Option<Instant>,
+    /// When we give the key back ourselves: at the end of its TTL, but for the margin.
+    frees: Option<Instant>,
+    max_grace: Duration,
     /// It is being given back.
     pub(super) leaving: bool,
 }
 
 impl Held {
+    /// With this TTL, counted from then.
+    pub(super) fn new(
+        claim: Claim,
+        ticket: Ticket,
+        record: HoldRecord,
+        (ttl, timing): (Ttl, &Timing),
+        from: Instant,
+    ) -> Self {
+        let mut held = Self { claim, ticket, record, frees: None, max_grace: Duration::ZERO, leaving: false };
+        held.set_ttl(ttl, timing, from);
+        held
+    }
+
+    fn set_ttl(&mut self, ttl: Ttl, timing: &Timing, from: Instant) {
+        self.frees = ttl.duration().and_then(|ttl| (from + ttl).checked_sub(timing.margin()));
+        self.max_grace = timing.max_grace();
+    }
+
     /// Until when it may be relied on, after a proof of the whole lane that was sent then.
     pub(super) fn deadline(&self, lane: &Timing, proved: Instant) -> Instant {
         let proven = lane.deadline(proved, lane.ttl());
-        self.frees().map_or(proven, |frees| frees.min(proven))
-    }
-
-    /// When we give the key back ourselves.
-    pub(super) fn frees(&self) -> Option<Instant> {
-        self.expires.and_then(|expires| expires.checked_sub(self.timing.margin()))
+        self.frees.map_or(proven, |frees| frees.min(proven))
     }
 
     /// Moves the deadline; `false` if it has ended.
     pub(super) fn extend(&self, lane: &Timing, proved: Instant) -> bool {
-        let grace = self.timing.max_grace().min(lane.max_grace());
+        let grace = self.max_grace.min(lane.max_grace());
         self.record.extend(Some(self.deadline(lane, proved)), Some(grace))
     }
 }
@@ -69,7 +83,7 @@ impl Holds {
     }
 
     pub(super) fn add(&mut self, held: Held) {
-        if let Some(frees) = held.frees() {
+        if let Some(frees) = held.frees {
             self.expiries.insert((frees, held.ticket));
         }
         self.by_id.insert(held.ticket.0, held);
@@ -78,7 +92,7 @@ impl Holds {
     pub(super) fn remove(&mut self, ticket: Ticket) -> Option<Held> {
         self.get(ticket)?;
         let held = self.by_id.remove(&ticket.0)?;
-        if let Some(frees) = held.frees() {
+        if let Some(frees) = held.frees {
             self.expiries.remove(&(frees, ticket));
         }
         Some(held)
@@ -90,10 +104,9 @@ impl Holds {
     }
 
     /// Another TTL, counted from then.
-    pub(super) fn set_ttl(&mut self, ticket: Ticket, ttl: Ttl, timing: Timing, from: Instant) {
+    pub(super) fn set_ttl(&mut self, ticket: Ticket, ttl: Ttl, timing: &Timing, from: Instant) {
         if let Some(mut held) = self.remove(ticket) {
-            held.timing = timing;
-            held.expires = ttl.duration().map(|ttl| from + ttl);
+            held.set_ttl(ttl, timing, from);
             self.add(held);
         }
     }

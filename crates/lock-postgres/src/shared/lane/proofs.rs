@@ -101,7 +101,7 @@ impl Work {
         }
         self.proofs.proved = at;
         for renew in &renewals {
-            self.holds.set_ttl(renew.ticket, renew.ttl, renew.timing, at);
+            self.holds.set_ttl(renew.ticket, renew.ttl, &renew.timing, at);
         }
         // The answer to an older proof must not undo a shortening that is under way.
         let under_way: Vec<_> =

@@ -92,6 +92,8 @@ impl Pump {
         let turn = Turn::take(self);
         let told = what();
         match turn {
+            // Whoever has the next answer sees it. Nobody polls while we have the turn, so it is full still.
+            Some(turn) if self.alarm.is_full() => turn.leave(),
             Some(turn) => turn.poll(),
             None => self.poll(),
         }
@@ -195,6 +197,14 @@ impl<'a> Turn<'a> {
         let taken = pump.state.compare_exchange(AT_REST, POLLED, Ordering::AcqRel, Ordering::Acquire);
         // Made only if it was taken, since its drop gives it back.
         taken.is_ok().then(|| Self { pump, is_over: false })
+    }
+
+    /// Polls only if somebody asked for it meanwhile.
+    fn leave(mut self) {
+        match self.pump.state.compare_exchange(POLLED, AT_REST, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => self.is_over = true,
+            Err(_) => self.poll(),
+        }
     }
 
     fn poll(mut self) {

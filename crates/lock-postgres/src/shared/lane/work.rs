@@ -13,9 +13,11 @@ use std::{
 
 use distributed_lock::{Loss, LossCause, Release};
 use futures_util::{FutureExt, StreamExt, future::BoxFuture};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 
-use super::{Granted, Lock, Order, Renew, Unlock, alarm::Alarm, batches::Batches, holds::Holds, proofs::Proofs};
+use super::{
+    Granted, Lock, Order, Renew, Unlock, alarm::Alarm, batches::Batches, holds::Holds, inbox::Inbox, proofs::Proofs,
+};
 use crate::{
     core::Core,
     error,
@@ -40,7 +42,9 @@ pub(super) struct Work {
     pub(super) timing: Timing,
     pub(super) owner: Owner,
     ended: BoxFuture<'static, LastWord>,
-    inbox: mpsc::UnboundedReceiver<Order>,
+    inbox: Arc<Inbox>,
+    /// Memory for what is taken from it.
+    orders: VecDeque<Order>,
     load: Arc<AtomicUsize>,
     // What is to be sent.
     pub(super) asks: VecDeque<Lock>,
@@ -67,7 +71,7 @@ impl Work {
         session: Session,
         (batch, table): (Batch, LockTable),
         timing: Timing,
-        (inbox, load): (mpsc::UnboundedReceiver<Order>, Arc<AtomicUsize>),
+        (inbox, load): (Arc<Inbox>, Arc<AtomicUsize>),
         alarm: Arc<Alarm>,
     ) -> Self {
         let now = core.clock.now();
@@ -80,6 +84,7 @@ impl Work {
             table,
             timing,
             inbox,
+            orders: VecDeque::new(),
             load,
             asks: VecDeque::new(),
             unlocks: VecDeque::new(),
@@ -116,7 +121,7 @@ impl Work {
     /// Until it is closed, or idle for long, or lost. By hand, since it is on the way of every lock.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Loss>> {
         loop {
-            self.take_orders(cx);
+            self.take_orders();
             let now = self.core.clock.now();
             self.gate_opens = self.gate_opens.filter(|opens| now < *opens);
             self.free_what_expired(now);
@@ -152,6 +157,7 @@ impl Work {
             self.look_for_late_answers(now)?;
             let wake = self.next_wake();
             self.alarm.set_busy(!self.is_idle() || self.proofs.oldest().is_some());
+            self.alarm.set_full(self.batches.are_full());
             self.alarm.set(wake);
             if wake <= now {
                 // The connection has its turn before.
@@ -161,19 +167,15 @@ impl Work {
         }
     }
 
-    fn take_orders(&mut self, cx: &mut Context<'_>) {
-        loop {
-            match self.inbox.poll_recv(cx) {
-                Poll::Ready(Some(order)) => self.take(order),
-                Poll::Ready(None) => {
-                    // Nobody is left who could order anything.
-                    if !self.closing {
-                        self.close();
-                    }
-                    return;
-                }
-                Poll::Pending => return,
-            }
+    fn take_orders(&mut self) {
+        let mut orders = std::mem::take(&mut self.orders);
+        self.inbox.take_into(&mut orders);
+        for order in orders.drain(..) {
+            self.take(order);
+        }
+        self.orders = orders;
+        if !self.closing && self.inbox.is_abandoned() {
+            self.close();
         }
     }
 
@@ -260,7 +262,9 @@ impl Work {
         // First the holders, since whoever is answered looks at the record.
         self.holds.lose_all(loss);
         self.inbox.close();
-        while let Ok(order) = self.inbox.try_recv() {
+        let mut orders = std::mem::take(&mut self.orders);
+        self.inbox.take_into(&mut orders);
+        for order in orders {
             match order {
                 Order::Lock(lock) => self.asks.push_back(*lock),
                 Order::Renew(renew) => self.renewals.push(renew),
