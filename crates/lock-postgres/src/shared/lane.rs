@@ -23,10 +23,11 @@ use distributed_lock::Result;
 
 pub(super) use self::asked::{Granted, Lock, Order, Renew, Ticket, Unlock};
 use self::{alarm::Alarm, inbox::Inbox, pump::Pump, work::Work};
-use super::{notices::Notices, runtime::OwnRuntime};
+use super::notices::Notices;
 use crate::{
     connect::{Connector, SocketHandle},
     core::Core,
+    runtime::OwnRuntime,
     session::Session,
     timing::{Timing, server_millis},
 };

@@ -12,13 +12,13 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::{
     lane::{Lane, Lock, Order},
     notices::Notices,
-    runtime::OwnRuntime,
 };
 use crate::{
     connect::Connector,
     core::Core,
     jitter::jittered,
     pool::{CONNECT_SLACK, within},
+    runtime::OwnRuntime,
 };
 
 /// Keys of one lane. Every statement of a session walks all that it holds: a few hundred cost little.

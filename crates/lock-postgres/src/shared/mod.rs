@@ -9,7 +9,6 @@ mod lane;
 mod lanes;
 mod looks;
 mod notices;
-mod runtime;
 
 use std::{fmt, sync::Arc};
 
@@ -24,9 +23,10 @@ use crate::{
     config::PostgresConfig,
     core::{Core, closed},
     promises,
+    runtime::OwnRuntime,
 };
 
-use self::{beacons::Beacons, ids::Ids, lanes::Lanes, looks::Looks, notices::Notices, runtime::OwnRuntime};
+use self::{beacons::Beacons, ids::Ids, lanes::Lanes, looks::Looks, notices::Notices};
 
 /// PostgreSQL advisory locks, many on each of a few sessions.
 ///

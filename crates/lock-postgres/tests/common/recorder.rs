@@ -24,6 +24,7 @@ pub(crate) struct Recorder {
     pub(crate) address: SocketAddr,
     sent: Arc<Mutex<Vec<Vec<u8>>>>,
     /// The most bytes that came at a time.
+    #[allow(dead_code, reason = "not every target needs it")]
     pub(crate) longest: Arc<AtomicUsize>,
 }
 

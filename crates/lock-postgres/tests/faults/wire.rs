@@ -4,6 +4,8 @@
 //! `Parse` without a `Sync`, a `Flush`), no session that holds a lock may listen, and each statement is short, so that a cut in the
 //! middle of one, which cannot be ruled out, is rare.
 
+use std::sync::atomic::Ordering;
+
 use distributed_lock::{Attempt, LockerExt, ScopedLockerExt, Ttl, Wait};
 use futures_util::FutureExt;
 use libtest_mimic::{Failed, Trial};
