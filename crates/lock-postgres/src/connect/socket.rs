@@ -274,8 +274,8 @@ impl SocketHandle {
         let _ = self.socket.shutdown(Shutdown::Write);
     }
 
-    /// From now on no runtime waits for the socket: whoever drives the connection is to poll it when a [`duplicate`](Self::duplicate) of
-    /// the socket is ready, on any thread.
+    /// From now on no runtime waits for the socket: whoever drives the connection is to poll it when the
+    /// [`readiness`](Self::readiness) of the socket says so, on any thread.
     #[cfg(feature = "shared-session")]
     pub(crate) fn go_direct(&self) {
         self.direct.wanted.store(true, Ordering::Relaxed);
