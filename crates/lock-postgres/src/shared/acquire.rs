@@ -100,10 +100,7 @@ impl Request {
         let core = &shared.core;
         let mut lanes = 0;
         loop {
-            if turn.is_none() && !budget.is_try() && shared.ids.gives_way(self.id).is_some() {
-                return Ok(Tried::Here(Contention::Held));
-            }
-            let claim = match shared.ids.claim(self.id, &self.key, turn) {
+            let claim = match shared.ids.claim(self.id, &self.key, !budget.is_try(), turn) {
                 Ok(claim) => claim,
                 Err(why) => return Ok(Tried::Here(why)),
             };

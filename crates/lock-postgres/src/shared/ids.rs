@@ -64,6 +64,13 @@ struct Line {
     members: usize,
 }
 
+impl Map {
+    fn gives_way(&self, id: i64) -> Option<Duration> {
+        let (at, _) = self.given_way.iter().rfind(|(_, given)| *given == id)?;
+        WAY.checked_sub(at.elapsed()).filter(|left| !left.is_zero())
+    }
+}
+
 impl fmt::Debug for Ids {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Ids").field(&self.map().known.len()).finish()
@@ -75,9 +82,13 @@ impl Ids {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Why not, if somebody of this locker has it, or waits for it and it is not the caller's turn.
-    pub(super) fn claim(&self, id: i64, key: &LockKey, turn: Option<&Turn>) -> Result<Claim, Contention> {
+    /// Why not, if somebody of this locker has it, or it is not the caller's turn: others wait for it here, or the caller `waits` too and
+    /// those in another process go first.
+    pub(super) fn claim(&self, id: i64, key: &LockKey, waits: bool, turn: Option<&Turn>) -> Result<Claim, Contention> {
         let mut map = self.map();
+        if waits && turn.is_none() && map.gives_way(id).is_some() {
+            return Err(Contention::Held);
+        }
         let known = map.known.entry(id).or_default();
         match &known.claimed {
             Some(claimed) if claimed.key == *key => return Err(Contention::HeldHere),
@@ -102,9 +113,7 @@ impl Ids {
 
     /// For how long others are to go first.
     pub(super) fn gives_way(&self, id: i64) -> Option<Duration> {
-        let map = self.map();
-        let (at, _) = map.given_way.iter().rfind(|(_, given)| *given == id)?;
-        WAY.checked_sub(at.elapsed()).filter(|left| !left.is_zero())
+        self.map().gives_way(id)
     }
 
     /// The id may have become free: whoever has the turn is to try.

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use distributed_lock::{Error, ErrorKind, LockGuard, Loss, LossCause, Release, backend::HoldRecord};
+use distributed_lock::{Error, ErrorKind, FencingToken, LockGuard, Loss, LossCause, Release, backend::HoldRecord};
 use tokio_util::sync::ReusableBoxFuture;
 
 use super::{
@@ -239,9 +239,10 @@ impl Work {
         }
         match locked {
             Locked::Tried(tried) => {
+                let token = token.map(|text| token::parse(self.core.settings.epoch, &text).map_err(Arc::new));
                 for (lock, granted) in asks.into_iter().zip(tried) {
                     if granted {
-                        self.grant(lock, at, token.as_deref());
+                        self.grant(lock, at, token.as_ref());
                     } else {
                         self.unload(1);
                         lock.answer(Ok(Granted::No));
@@ -274,10 +275,10 @@ impl Work {
         unlock.answer(how);
     }
 
-    fn grant(&mut self, lock: Lock, sent: Instant, token: Option<&str>) {
+    fn grant(&mut self, lock: Lock, sent: Instant, token: Option<&Result<FencingToken, Arc<Error>>>) {
         self.batches.tickets += 1;
         let ticket = Ticket(lock.claim.id, self.batches.tickets);
-        let token = token.filter(|_| lock.fenced).map(|text| token::parse(self.core.settings.epoch, text)).transpose();
+        let token = token.filter(|_| lock.fenced).map(|token| token.as_ref().copied().map_err(unreadable)).transpose();
         let Lock { claim, ttl, timing, waited_as, lane, answer, .. } = lock;
         let draft = HoldRecord::draft(self.core.id, claim.key.clone(), Arc::clone(&self.core.clock));
         let record = draft.with_fencing_token(token.as_ref().ok().copied().flatten()).open();
@@ -376,6 +377,11 @@ impl Work {
             lock.answer(Ok(Granted::Again(loss.clone())));
         }
     }
+}
+
+/// The same of a token that several share.
+fn unreadable(error: &Arc<Error>) -> Error {
+    Error::new(error.kind(), error.to_string()).with_source(Arc::clone(error))
 }
 
 fn not_ours() -> Release {
