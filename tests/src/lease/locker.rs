@@ -27,6 +27,12 @@ impl LockerKind {
         Self::Shared,
     ];
 
+    /// Whether its tests judge every change; those of one that is not run with `--include-ignored`.
+    #[must_use]
+    pub fn is_finished(self) -> bool {
+        self == Self::Postgres
+    }
+
     /// As it is called in names of tests and in arguments.
     #[must_use]
     pub fn name(self) -> &'static str {

@@ -28,7 +28,7 @@ async fn cut(bench: Bench) -> Result<(), Failure> {
         assert!(ended.lost.is_some(), "it does not know: {ended:?}");
         // The half of its renewal that arrived. The key is still taken, and stays so beyond T.
         let sent = bench.server.last_statement().await?;
-        let next = standby.leads().await?;
+        let next = bench.next_leader(&mut leader, &mut standby).await?;
         apart(promised.overlap_partitioned, &ended, next);
         let overdue = i64::try_from((SHORT.ttl + ms(250)).as_nanos())?;
         assert!(next - sent >= overdue, "freed before its lease was over for certain, after {} ns", next - sent);
