@@ -106,7 +106,8 @@ impl Request {
             };
             let (answer, answered) = oneshot::channel();
             let Self { ttl, timing, fenced, .. } = *self;
-            let lock = Box::new(Lock { claim, ttl, timing, fenced, waited_as, lane: None, answer });
+            let lock =
+                Box::new(Lock { claim, ttl, timing, fenced, waited_as, at_gate_since: None, lane: None, answer });
             if let Some(lock) = shared.lanes.give(lock) {
                 let place = budget.for_place(core.settings.conn_wait);
                 if let Some(why) = shared.lanes.open_for(lock, place).await? {
@@ -161,8 +162,9 @@ impl Shared {
                 return elapsed;
             }
             if here {
-                // The end of its hold rings.
-                if within(budget.left(), turn.rung()).await.is_none() {
+                // The end of its hold rings; that it does is not all we rely on.
+                let rung = timeout(LONGEST_POLL, turn.rung());
+                if within(budget.left(), rung).await.is_none() {
                     return elapsed;
                 }
                 continue;

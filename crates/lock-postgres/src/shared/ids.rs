@@ -29,6 +29,8 @@ const WAY: Duration = Duration::from_millis(10);
 #[derive(Default)]
 struct Map {
     known: HashMap<i64, Known>,
+    /// Counts turns, over all lines.
+    turns: u64,
     /// What was given back of late while others wanted it.
     given_way: VecDeque<(Instant, i64)>,
 }
@@ -62,6 +64,8 @@ struct Line {
     /// Rung for who has the turn when the id may have become free.
     bell: Arc<Notify>,
     members: usize,
+    /// The number of the latest turn.
+    latest: u64,
 }
 
 impl Map {
@@ -97,14 +101,14 @@ impl Ids {
             None => {}
         }
         known.claimed = Some(Claimed { key: key.clone(), held: None, wanted: false });
-        Ok(Claim { ids: self.clone(), id, key: key.clone(), live: true, in_turn: turn.is_some() })
+        Ok(Claim { ids: self.clone(), id, key: key.clone(), live: true, turn: turn.map(|turn| turn.number) })
     }
 
     /// Joins those who wait for this id.
     pub(super) fn join(&self, id: i64) -> InLine {
         let mut map = self.map();
         let line = map.known.entry(id).or_default().line.get_or_insert_with(|| {
-            Box::new(Line { turns: Arc::new(Semaphore::new(1)), bell: Arc::default(), members: 0 })
+            Box::new(Line { turns: Arc::new(Semaphore::new(1)), bell: Arc::default(), members: 0, latest: 0 })
         });
         line.members += 1;
         let (turns, bell) = (Arc::clone(&line.turns), Arc::clone(&line.bell));
@@ -160,7 +164,7 @@ pub(super) struct Claim {
     /// Until it is given up: then somebody else may have one.
     live: bool,
     /// Of who has the turn, to whom a try in vain of its own is no news.
-    in_turn: bool,
+    turn: Option<u64>,
 }
 
 impl Claim {
@@ -192,7 +196,7 @@ impl Claim {
         let claimed = known.claimed.take();
         let was_held = claimed.as_ref().is_some_and(|claimed| claimed.held.is_some());
         match &known.line {
-            Some(line) if was_held || !self.in_turn => line.bell.notify_one(),
+            Some(line) if was_held || self.turn != Some(line.latest) => line.bell.notify_one(),
             Some(_) => {}
             None => {
                 map.known.remove(&self.id);
@@ -222,6 +226,7 @@ pub(super) struct Turn {
     // Before the place, so that the next one has its turn when this one leaves.
     _permit: Option<OwnedSemaphorePermit>,
     place: InLine,
+    number: u64,
 }
 
 impl InLine {
@@ -229,7 +234,16 @@ impl InLine {
     pub(super) async fn turn(self) -> Turn {
         // Never closed.
         let permit = Arc::clone(&self.turns).acquire_owned().await.ok();
-        Turn { _permit: permit, place: self }
+        let number = {
+            let mut map = self.ids.map();
+            map.turns += 1;
+            let number = map.turns;
+            if let Some(line) = map.known.get_mut(&self.id).and_then(|known| known.line.as_mut()) {
+                line.latest = number;
+            }
+            number
+        };
+        Turn { _permit: permit, place: self, number }
     }
 }
 

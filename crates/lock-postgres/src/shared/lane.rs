@@ -113,6 +113,11 @@ impl Lane {
         self.pump.ended().await;
     }
 
+    /// Ends it at its socket.
+    pub(super) fn shut_down(&self) {
+        self.socket.shutdown_write();
+    }
+
     /// Until the server has let go of it.
     pub(super) async fn until_eof(&self) {
         let _ = self.socket.until_eof().await;

@@ -6,7 +6,8 @@ use std::{
     time::Duration,
 };
 
-use distributed_lock::{Contention, Result};
+use distributed_lock::{Contention, Error, ErrorKind, Result, Ttl};
+use futures_util::future::join_all;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::{
@@ -19,6 +20,7 @@ use crate::{
     jitter::jittered,
     pool::{CONNECT_SLACK, within},
     runtime::OwnRuntime,
+    timing::Timing,
 };
 
 /// Keys of one lane. Every statement of a session walks all that it holds: a few hundred cost little.
@@ -90,7 +92,7 @@ impl Lanes {
                 sleep_until(over).await;
             }
             self.core.ensure_open()?;
-            let (lanes, timing) = (Arc::clone(self), lock.timing);
+            let (lanes, timing) = (Arc::clone(self), self.timing_for(&lock)?);
             let opening = self.runtime.handle().spawn(async move {
                 let Self { core, connector, notices, runtime, .. } = &*lanes;
                 let opened = Lane::open(core, connector, notices, Arc::clone(runtime), timing).await;
@@ -128,16 +130,40 @@ impl Lanes {
         })
     }
 
-    /// Ends all of them, and waits until the server has let go of them.
-    pub(super) async fn close(&self) {
-        let open = std::mem::take(&mut *self.open());
-        for lane in &open {
-            let _ = lane.give(Order::Close);
+    /// The timing of a lane that is to be opened for such a lock: once there are lanes for many TTLs, that of a power of two.
+    fn timing_for(&self, lock: &Lock) -> Result<Timing> {
+        let ttls: BTreeSet<_> = self.open().iter().map(|lane| lane.ttl()).collect();
+        if ttls.len() < TTLS || ttls.contains(&lock.timing.ttl()) {
+            return Ok(lock.timing);
         }
-        for lane in open {
-            lane.ended().await;
-            let _ = timeout(CLOSE_LIMIT, lane.until_eof()).await;
+        let seconds = lock.timing.ttl().as_secs().max(1);
+        self.core.timing(Ttl::new(Duration::from_secs(1 << seconds.ilog2()))?)
+    }
+
+    /// Ends all of them, and waits until the server has let go of them, for at most this long.
+    pub(super) async fn close(&self, limit: Duration) -> Result<()> {
+        let closing = async {
+            // One that is being opened sees that it comes too late.
+            drop(self.opening.lock().await);
+            let lanes = self.open().clone();
+            for lane in &lanes {
+                let _ = lane.give(Order::Close);
+            }
+            let ends = lanes.iter().map(|lane| async {
+                lane.ended().await;
+                let _ = timeout(CLOSE_LIMIT, lane.until_eof()).await;
+            });
+            join_all(ends).await;
+        };
+        if timeout(limit, closing).await.is_ok() {
+            return Ok(());
         }
+        for lane in &*self.open() {
+            lane.shut_down();
+        }
+        let message =
+            format!("not every session ended within {limit:?}; their sockets were closed, and the server ends them");
+        Err(Error::new(ErrorKind::Unavailable, message))
     }
 }
 

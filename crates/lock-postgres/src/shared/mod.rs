@@ -165,8 +165,8 @@ impl Shared {
         // Tells it first, so that no lane is opened any more.
         core.tell_closed();
         self.elsewhere(async move {
-            let ((), others) = tokio::join!(lanes.close(), core.close());
-            others
+            let (lanes, others) = tokio::join!(lanes.close(core.settings.close_timeout), core.close());
+            lanes.and(others)
         })
         .await
     }

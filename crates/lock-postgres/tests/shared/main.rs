@@ -9,6 +9,7 @@ mod bench;
 mod connections;
 #[path = "../common/contested.rs"]
 mod contested;
+mod endings;
 mod exclusion;
 mod fairness;
 #[path = "../common/intruder.rs"]
@@ -35,13 +36,14 @@ fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     // Some of them keep a processor busy.
     arguments.test_threads.get_or_insert(3);
-    let themes: [fn() -> Vec<Trial>; 11] = [
+    let themes: [fn() -> Vec<Trial>; 12] = [
         exclusion::trials,
         processes::trials,
         batches::trials,
         tokens::trials,
         table::trials,
         loss::trials,
+        endings::trials,
         meddling::trials,
         fairness::trials,
         waiting::trials,

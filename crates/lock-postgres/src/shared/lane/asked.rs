@@ -1,6 +1,6 @@
 //! What is asked of a lane.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Instant};
 
 use distributed_lock::{Error, LockGuard, Loss, Release, Result, Ttl};
 use tokio::sync::oneshot;
@@ -31,6 +31,8 @@ pub(in crate::shared) struct Lock {
     pub(in crate::shared) fenced: bool,
     /// As whom it asked others to step down while it waited.
     pub(in crate::shared) waited_as: Option<Sender>,
+    /// Since when it has found somebody else in the gate.
+    pub(in crate::shared) at_gate_since: Option<Instant>,
     /// Where it is tried; `None` until that is known.
     pub(in crate::shared) lane: Option<Arc<Lane>>,
     pub(in crate::shared) answer: oneshot::Sender<Result<Granted>>,
@@ -92,6 +94,14 @@ pub(in crate::shared) struct Unlock {
 }
 
 impl Unlock {
+    /// Its answer becomes that of the one among these with the same ticket that nobody waits for.
+    pub(super) fn join_one_of<'a>(self, mut others: impl Iterator<Item = &'a mut Self>) {
+        let same = others.find(|other| other.ticket == self.ticket);
+        if let Some(other) = same.filter(|other| other.answer.as_ref().is_none_or(oneshot::Sender::is_closed)) {
+            other.answer = self.answer;
+        }
+    }
+
     pub(super) fn answer(self, answer: Result<Release>) {
         if let Some(waits) = self.answer {
             let _ = waits.send(answer);

@@ -150,9 +150,13 @@ impl Work {
         let mut unlocks = Vec::new();
         while unlocks.len() < BATCH {
             let Some(unlock) = self.unlocks.pop_front() else { break };
-            // One that has ended, or is being given back already, has no answer.
             if self.holds.leave(unlock.ticket) {
                 unlocks.push(unlock);
+            } else {
+                // Given back already, as after a release that was dropped midway or at the end of a TTL: one answer for both. One that
+                // has ended has none.
+                let sent = self.batches.sent.iter_mut().flat_map(|sent| &mut sent.unlocks).chain(&mut unlocks);
+                unlock.join_one_of(sent);
             }
         }
         let (mut asks, limit) = self.next_asks(BATCH - unlocks.len());
@@ -256,8 +260,17 @@ impl Work {
                 }
             }
             Locked::GateTaken => {
-                asks.into_iter().rev().for_each(|lock| self.asks.push_front(lock));
-                self.gate_opens = Some(self.core.clock.now() + jittered(GATE_PAUSE));
+                let now = self.core.clock.now();
+                for mut lock in asks.into_iter().rev() {
+                    let since = *lock.at_gate_since.get_or_insert(now);
+                    if now.saturating_duration_since(since) < self.timing.query_timeout() {
+                        self.asks.push_front(lock);
+                    } else {
+                        self.unload(1);
+                        lock.refuse(gate_taken(now.saturating_duration_since(since)));
+                    }
+                }
+                self.gate_opens = Some(now + jittered(GATE_PAUSE));
             }
         }
         bad.map_or(Ok(()), Err)
@@ -351,7 +364,9 @@ impl Work {
         if let Some(held) = self.holds.remove(ticket) {
             held.record.lose(Loss::new(LossCause::NotOurs));
             self.unload(1);
-            held.claim.give_up();
+            if held.claim.give_up() {
+                self.notices.released(ticket.0);
+            }
         }
     }
 
@@ -386,6 +401,13 @@ fn unreadable(error: &Arc<Error>) -> Error {
 
 fn not_ours() -> Release {
     Release::Lost(Loss::new(LossCause::NotOurs))
+}
+
+fn gate_taken(since: Duration) -> Error {
+    let message = format!(
+        "somebody has had the gate to the server's table of locks for {since:?}: find who holds the advisory lock (2, 1) in pg_locks"
+    );
+    Error::new(ErrorKind::Unavailable, message)
 }
 
 fn no_room(in_use: i64, LockTable { capacity, .. }: &LockTable) -> Error {

@@ -98,9 +98,9 @@ impl Holds {
         Some(held)
     }
 
-    /// Marks it as being given back; `false` if it has ended.
+    /// Marks it as being given back; `false` if it is already, or has ended.
     pub(super) fn leave(&mut self, ticket: Ticket) -> bool {
-        self.get_mut(ticket).map(|held| held.leaving = true).is_some()
+        self.get_mut(ticket).is_some_and(|held| !std::mem::replace(&mut held.leaving, true))
     }
 
     /// Another TTL, counted from then.

@@ -214,7 +214,7 @@ impl<'a> Turn<'a> {
         loop {
             let mut running = pump.running();
             let Some(future) = running.as_mut() else { break };
-            pump.state.store(POLLED, Ordering::Release);
+            pump.state.swap(POLLED, Ordering::AcqRel);
             if let Poll::Ready(()) = future.as_mut().poll(&mut cx) {
                 drop(running);
                 pump.end();
@@ -272,7 +272,7 @@ impl Guardian {
             fence(Ordering::SeqCst);
             // Asked again, since somebody may have set it meanwhile and seen that we sleep for less.
             let until_alarm = pump.alarm.until(pump.alarm.next().min(alarm));
-            let pause = if attended && busy { until_alarm.min(LOOK) } else { until_alarm };
+            let pause = if busy && (attended || ready.is_none()) { until_alarm.min(LOOK) } else { until_alarm };
             let answers = pump.alarm.answers();
             // All arms are cancel safe: the bell stays rung, readiness stays.
             tokio::select! {

@@ -106,10 +106,12 @@ impl Work {
             Ok(()) => Loss::new(LossCause::Closed),
             Err(loss) => loss,
         };
+        // Before the loss is told: with it nothing is left to look at.
+        let relied_on = self.relied_on_until();
         self.lose(&loss);
         if loss.cause() == LossCause::HeartbeatTimeout {
             // See `keeper::lost`: others must not get in before the deadline while the work of a holder may still be ending.
-            let deadline = self.timing.deadline(self.last_proof(), self.timing.ttl()) + self.timing.margin() / 2;
+            let deadline = relied_on + self.timing.margin() / 2;
             tokio::select! {
                 biased;
                 _ = &mut self.ended => {}
@@ -190,7 +192,12 @@ impl Work {
             return Ok(());
         }
         match self.second_look {
-            None => self.second_look = Some(now + SECOND_LOOK),
+            None => {
+                if let Some(socket) = self.session.link().socket() {
+                    socket.look();
+                }
+                self.second_look = Some(now + SECOND_LOOK);
+            }
             Some(second) if now >= second => return Err(Loss::new(LossCause::HeartbeatTimeout)),
             Some(_) => {}
         }
@@ -252,9 +259,11 @@ impl Work {
         oldest.map(|at| at + self.timing.query_timeout())
     }
 
-    /// When the last statement was sent that may prove what is held.
-    fn last_proof(&self) -> Instant {
-        self.batches.newest().map_or(self.proofs.proved, |at| at.max(self.proofs.proved))
+    /// By when no holder relies on the session any more, those included whose grant is under way.
+    fn relied_on_until(&self) -> Instant {
+        let proof = self.batches.newest().map_or(self.proofs.proved, |at| at.max(self.proofs.proved));
+        let left = self.holds.all().filter_map(|held| held.record.hold().remaining()).max().unwrap_or_default();
+        self.timing.deadline(proof, self.timing.ttl()).max(self.core.clock.now() + left)
     }
 
     /// Tells everybody; nothing comes back.
