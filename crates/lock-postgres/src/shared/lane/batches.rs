@@ -405,7 +405,7 @@ fn not_ours() -> Release {
 
 fn gate_taken(since: Duration) -> Error {
     let message = format!(
-        "somebody has had the gate to the server's table of locks for {since:?}: find who holds the advisory lock (2, 1) in pg_locks"
+        "somebody has had the gate to the server's table of locks for {since:?}: find who holds the advisory lock (2, 1) in pg_catalog.pg_locks"
     );
     Error::new(ErrorKind::Unavailable, message)
 }
