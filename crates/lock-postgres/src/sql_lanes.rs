@@ -78,7 +78,7 @@ then pg_catalog.pg_advisory_unlock(2, 1) end as left_gate";
 
 /// Which of the ids `$1` the lane that is marked with the number in `$2` does not hold.
 pub(crate) const MISSING: &str = with_locks!(
-    "select w.id from rows from (pg_catalog.unnest($1::pg_catalog.int8[]), pg_catalog.unnest($2::pg_catalog.int8[])) as w(id, mark) \
+    "select w.id from (select pg_catalog.unnest($1::pg_catalog.int8[]) as id, pg_catalog.unnest($2::pg_catalog.int8[]) as mark offset 0) as w \
      where not exists (select from l as k join l as m on m.pid operator(pg_catalog.=) k.pid \
      where k.granted and k.id operator(pg_catalog.=) w.id \
      and m.ttl operator(pg_catalog.=) 1::pg_catalog.int8 and m.random operator(pg_catalog.=) w.mark) limit 500"
@@ -87,7 +87,7 @@ pub(crate) const MISSING: &str = with_locks!(
 /// Of the ids `$1`: whether anybody holds it, whether anybody queues for it, and if a lane holds it, its beacon.
 pub(crate) const LOOK: &str = with_locks!(
     "select w.id, h.held, h.queued, b.ttl, b.random \
-     from pg_catalog.unnest($1::pg_catalog.int8[]) as w(id) \
+     from (select pg_catalog.unnest($1::pg_catalog.int8[]) as id offset 0) as w \
      cross join lateral (select pg_catalog.bool_or(l.granted) as held, pg_catalog.bool_or(not l.granted) as queued from l \
      where l.id operator(pg_catalog.=) w.id) as h \
      left join lateral (select b.ttl, b.random from l as k join l as b on b.pid operator(pg_catalog.=) k.pid \
