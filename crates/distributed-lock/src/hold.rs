@@ -48,8 +48,11 @@ impl Inner {
 
     /// Wakes everybody who watches if the change says that it was one.
     pub(crate) fn modify(&self, change: impl FnOnce(&mut State) -> bool) -> bool {
-        let changed = change(&mut self.state());
-        if changed {
+        let mut state = self.state();
+        let changed = change(&mut state);
+        let watched = state.watched;
+        drop(state);
+        if changed && watched {
             self.changed.notify_waiters();
         }
         changed
@@ -62,6 +65,8 @@ pub(crate) struct State {
     pub(crate) max_grace: Option<Duration>,
     pub(crate) step_down: bool,
     pub(crate) cancelled: bool,
+    /// Somebody has watched it: most are not, and telling costs.
+    pub(crate) watched: bool,
     pub(crate) end: Option<Loss>,
 }
 
@@ -332,7 +337,11 @@ impl Hold {
             let changed = self.0.changed.notified();
             let now = self.now();
             // A named step, so that the lock ends before the await.
-            let checked = check(&self.0.state(), now);
+            let checked = {
+                let mut state = self.0.state();
+                state.watched = true;
+                check(&state, now)
+            };
             let look_again = match checked {
                 Check::Ready(value) => return value,
                 Check::LookAgain(at) => at.map(|at| at.saturating_duration_since(now)),
