@@ -14,16 +14,15 @@ pub(crate) const SLACK: Duration = Duration::from_millis(150);
 pub(crate) struct Budget {
     /// `None` is for ever, zero a single try.
     total: Option<Duration>,
-    /// `None` if nobody asks.
-    started: Option<Instant>,
-    clock: Arc<dyn Clock>,
+    /// When, and by which clock; `None` if nobody asks.
+    started: Option<(Instant, Arc<dyn Clock>)>,
 }
 
 impl Budget {
     pub(crate) fn start(wait: Wait, clock: &Arc<dyn Clock>) -> Self {
         let total = wait.budget();
-        let started = total.is_some_and(|total| !total.is_zero()).then(|| clock.now());
-        Self { total, started, clock: Arc::clone(clock) }
+        let started = total.is_some_and(|total| !total.is_zero()).then(|| (clock.now(), Arc::clone(clock)));
+        Self { total, started }
     }
 
     pub(crate) fn is_try(&self) -> bool {
@@ -32,8 +31,8 @@ impl Budget {
 
     /// What is left; `None` is for ever.
     pub(crate) fn left(&self) -> Option<Duration> {
-        let used = |started| self.clock.now().saturating_duration_since(started);
-        self.total.map(|total| total.saturating_sub(self.started.map_or(Duration::ZERO, used)))
+        let used = |(started, clock): &(Instant, Arc<dyn Clock>)| clock.now().saturating_duration_since(*started);
+        self.total.map(|total| total.saturating_sub(self.started.as_ref().map_or(Duration::ZERO, used)))
     }
 
     /// How long to wait for a place; a single try is given one too.

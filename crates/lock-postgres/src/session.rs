@@ -31,7 +31,7 @@ mod ttl;
 
 use asking::Asking;
 #[cfg(feature = "shared-session")]
-pub(crate) use batch::{Batch, BatchAnswer, Keys, LockTable, Locked};
+pub(crate) use batch::{Batch, BatchAnswer, Keys, LockTable, Places};
 use opening::initialize;
 use ttl::SessionTtl;
 

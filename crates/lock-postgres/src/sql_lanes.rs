@@ -39,28 +39,29 @@ macro_rules! batch {
 pub(crate) const BATCH: &str = batch!(unfenced);
 pub(crate) const BATCH_FENCED: &str = batch!(fenced);
 
-/// The same behind the gate, and only if no more than `$3` locks are in the server's table then: `locked` is null where it was not tried,
-/// and `in_use` where somebody else is in the gate.
-macro_rules! gated_batch {
-    ($token:tt) => {
-        concat!(
-            "select pg_catalog.pg_is_in_recovery() as in_recovery, g.unlocked, g.locked, ",
-            token!($token),
-            " as token, g.in_use, case when g.gate then pg_catalog.pg_advisory_unlock(2, 1) end as left_gate \
-             from (select r.unlocked, r.gate, r.in_use, \
-             case when r.gate and r.in_use operator(pg_catalog.+) pg_catalog.cardinality($2::pg_catalog.int8[])::pg_catalog.int8 \
-             operator(pg_catalog.<=) $3::pg_catalog.int8 \
-             then array(select pg_catalog.pg_try_advisory_lock(k) from pg_catalog.unnest($2::pg_catalog.int8[]) as k) end as locked \
-             from (select t.unlocked, t.gate, \
-             case when t.gate then (select pg_catalog.count(*) from pg_catalog.pg_locks as p where not p.fastpath) end as in_use \
-             from (select pg_catalog.pg_try_advisory_lock(2, 1) as gate, \
-             array(select pg_catalog.pg_advisory_unlock(k) from pg_catalog.unnest($1::pg_catalog.int8[]) as k) as unlocked offset 0) as t \
-             offset 0) as r offset 0) as g"
-        )
-    };
-}
-pub(crate) const GATED_BATCH: &str = gated_batch!(unfenced);
-pub(crate) const GATED_BATCH_FENCED: &str = gated_batch!(fenced);
+/// Behind the gate: marks up to `$4` more blocks as those of this session, which has `$3`, while that many fit under `$2`, where a block is
+/// `$1` places in the server's table of locks. A session with blocks counts as if it had filled them, and its quarter of a block; any
+/// other by what it holds. `in_use` is null where somebody else is in the gate.
+pub(crate) const RESERVE: &str = "\
+select g.in_use, g.taken, case when g.gate then pg_catalog.pg_advisory_unlock(2, 1) end as left_gate \
+from (select r.gate, r.in_use, \
+case when r.gate then (select pg_catalog.count(*)::pg_catalog.int4 from (select pg_catalog.pg_try_advisory_lock_shared(3, n) as marked \
+from pg_catalog.generate_series($3::pg_catalog.int4 operator(pg_catalog.+) 1, \
+$3::pg_catalog.int4 operator(pg_catalog.+) least($4::pg_catalog.int8, \
+($2::pg_catalog.int8 operator(pg_catalog.-) r.in_use) operator(pg_catalog./) $1::pg_catalog.int8)::pg_catalog.int4) as n offset 0) as m \
+where m.marked) end as taken \
+from (select t.gate, case when t.gate then (select coalesce(pg_catalog.sum(\
+case when p.blocks operator(pg_catalog.>) 0::pg_catalog.int8 then greatest(p.locks, \
+(p.blocks operator(pg_catalog.*) $1::pg_catalog.int8) operator(pg_catalog.+) ($1::pg_catalog.int8 operator(pg_catalog./) 4::pg_catalog.int8)) else p.locks end)::pg_catalog.int8, 0::pg_catalog.int8) \
+from (select pg_catalog.count(*) as locks, pg_catalog.count(case when l.locktype operator(pg_catalog.=) 'advisory'::pg_catalog.text \
+and l.classid operator(pg_catalog.=) 3::pg_catalog.oid and l.objsubid operator(pg_catalog.=) 2::pg_catalog.int2 then 1 end) as blocks \
+from pg_catalog.pg_locks as l where not l.fastpath group by l.pid) as p) end as in_use \
+from (select pg_catalog.pg_try_advisory_lock(2, 1) as gate offset 0) as t offset 0) as r offset 0) as g";
+
+/// Gives back the marks of the blocks after `$1`, of `$2`.
+pub(crate) const UNRESERVE: &str = "\
+select pg_catalog.count(u.unmarked) as blocks from (select pg_catalog.pg_advisory_unlock_shared(3, n) as unmarked \
+from pg_catalog.generate_series($1::pg_catalog.int4 operator(pg_catalog.+) 1, $2::pg_catalog.int4) as n offset 0) as u";
 
 /// After a batch that failed in the middle, which keeps what it had done: gives back those of the keys `$1` that the session has, and
 /// leaves the gate. In the order of the keys: null where it had none. Looks into no catalogue that is shared by databases: that would

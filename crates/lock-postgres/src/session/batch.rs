@@ -24,8 +24,8 @@ pub(crate) type Driving = Pin<Box<dyn Future<Output = ()> + Send>>;
 pub(crate) struct Batch {
     plain: Statement,
     fenced: Statement,
-    gated: Statement,
-    gated_fenced: Statement,
+    reserve: Statement,
+    unreserve: Statement,
     give_back: Statement,
 }
 
@@ -35,44 +35,35 @@ pub(crate) struct Keys {
     pub(crate) give_back: Vec<i64>,
     pub(crate) take: Vec<i64>,
     pub(crate) fenced: bool,
-    /// How many locks may be in the server's table, with those that are to be taken; `None` if that need not be asked.
-    pub(crate) limit: Option<i64>,
 }
 
 /// Each in the order of its keys.
 #[derive(Debug)]
 pub(crate) struct BatchAnswer {
     pub(crate) unlocked: Vec<bool>,
-    pub(crate) locked: Locked,
+    pub(crate) locked: Vec<bool>,
     /// The parts of the fencing token of all that were granted.
     pub(crate) token: Option<String>,
     /// Nothing of it is to be believed.
     pub(crate) in_recovery: bool,
 }
 
+/// What came of asking for places in the server's table of locks.
 #[derive(Debug)]
-pub(crate) enum Locked {
-    Tried(Vec<bool>),
-    /// None was tried: so many locks are in the server's table.
-    NoRoom(i64),
-    /// None was tried: somebody else is in the gate.
+pub(crate) enum Places {
+    /// So many blocks were reserved, and so many places were in use or reserved before.
+    Reserved { blocks: i32, in_use: i64 },
+    /// Somebody else is in the gate.
     GateTaken,
 }
 
 impl BatchAnswer {
-    fn read(row: &Row, gated: bool) -> Result<Self, DriverError> {
-        let locked = match row.try_get("locked")? {
-            Some(tried) => Locked::Tried(tried),
-            None if gated => row.try_get::<_, Option<i64>>("in_use")?.map_or(Locked::GateTaken, Locked::NoRoom),
-            None => Locked::Tried(Vec::new()),
-        };
-        let (unlocked, token, in_recovery) =
-            (row.try_get("unlocked")?, row.try_get("token")?, row.try_get("in_recovery")?);
+    fn read(row: &Row) -> Result<Self, DriverError> {
+        let (unlocked, locked) = (row.try_get("unlocked")?, row.try_get("locked")?);
+        let (token, in_recovery) = (row.try_get("token")?, row.try_get("in_recovery")?);
         Ok(Self { unlocked, locked, token, in_recovery })
     }
-}
 
-impl BatchAnswer {
     /// One key was tried.
     fn of_one(row: &Row) -> Result<Self, DriverError> {
         let text: &str = row.try_get("answer")?;
@@ -80,13 +71,13 @@ impl BatchAnswer {
             Some((_, token)) => (true, Some(token.to_owned())),
             None => (text == GRANTED, None),
         };
-        let (locked, in_recovery) = (Locked::Tried(vec![granted]), text == RECOVERY);
+        let (locked, in_recovery) = (vec![granted], text == RECOVERY);
         Ok(Self { unlocked: Vec::new(), locked, token, in_recovery })
     }
 
     /// One key was given back.
     fn of_none(row: &Row) -> Result<Self, DriverError> {
-        let (unlocked, locked) = (vec![row.try_get("owned")?], Locked::Tried(Vec::new()));
+        let (unlocked, locked) = (vec![row.try_get("owned")?], Vec::new());
         Ok(Self { unlocked, locked, token: None, in_recovery: false })
     }
 }
@@ -128,16 +119,17 @@ impl Session {
 
     /// Makes it one that owns many locks.
     async fn make_lane(&self) -> distributed_lock::Result<(Batch, LockTable)> {
-        let (keys, gated) = ([Type::INT8_ARRAY, Type::INT8_ARRAY], [Type::INT8_ARRAY, Type::INT8_ARRAY, Type::INT8]);
+        let keys = [Type::INT8_ARRAY, Type::INT8_ARRAY];
+        let room = [Type::INT8, Type::INT8, Type::INT4, Type::INT8];
         let mark = [(&self.random as _, Type::INT4)];
         let client = self.client();
-        let (row, plain, fenced, gated, gated_fenced, give_back) = tokio::try_join!(
+        let (row, plain, fenced, reserve, unreserve, give_back) = tokio::try_join!(
             biased;
             client.query_typed_one(sql::MARK, &mark),
             client.prepare_typed(sql::BATCH, &keys),
             client.prepare_typed(sql::BATCH_FENCED, &keys),
-            client.prepare_typed(sql::GATED_BATCH, &gated),
-            client.prepare_typed(sql::GATED_BATCH_FENCED, &gated),
+            client.prepare_typed(sql::RESERVE, &room),
+            client.prepare_typed(sql::UNRESERVE, &[Type::INT4, Type::INT4]),
             client.prepare_typed(sql::GIVE_BACK, &[Type::INT8_ARRAY]),
         )
         .map_err(prepare_failed)?;
@@ -147,7 +139,7 @@ impl Session {
         self.link.set_many_holders();
         let (share, capacity) =
             (row.try_get("share").map_err(prepare_failed)?, row.try_get("capacity").map_err(prepare_failed)?);
-        Ok((Batch { plain, fenced, gated, gated_fenced, give_back }, LockTable { share, capacity }))
+        Ok((Batch { plain, fenced, reserve, unreserve, give_back }, LockTable { share, capacity }))
     }
 
     /// By what it is known as a session that owns many locks.
@@ -157,28 +149,39 @@ impl Session {
 
     /// Gives some keys back, then tries others.
     pub(crate) async fn run_batch(&self, batch: &Batch, keys: &Keys) -> Result<BatchAnswer, DriverError> {
-        let Keys { give_back, take, fenced, limit } = keys;
+        let Keys { give_back, take, fenced } = keys;
         let one = &self.statements;
-        match (give_back.as_slice(), take.as_slice(), limit) {
+        match (give_back.as_slice(), take.as_slice()) {
             // The server is quicker with these.
-            ([], [id], None) => {
+            ([], [id]) => {
                 let statement = if *fenced { &one.try_fenced } else { &one.try_lock };
                 return BatchAnswer::of_one(&self.ask(statement, *id).await?);
             }
-            ([id], [], None) => return BatchAnswer::of_none(&self.ask(&one.unlock, *id).await?),
+            ([id], []) => return BatchAnswer::of_none(&self.ask(&one.unlock, *id).await?),
             _ => {}
         }
-        let row = match limit {
-            None => {
-                let statement = if *fenced { &batch.fenced } else { &batch.plain };
-                self.client().query_one(statement, &[give_back, take]).await?
-            }
-            Some(limit) => {
-                let statement = if *fenced { &batch.gated_fenced } else { &batch.gated };
-                self.client().query_one(statement, &[give_back, take, limit]).await?
-            }
-        };
-        BatchAnswer::read(&row, limit.is_some())
+        let statement = if *fenced { &batch.fenced } else { &batch.plain };
+        BatchAnswer::read(&self.client().query_one(statement, &[give_back, take]).await?)
+    }
+
+    /// Reserves up to so many blocks beside those that the session has, while no more than half of the table is in use or reserved.
+    pub(crate) async fn reserve(
+        &self,
+        batch: &Batch,
+        table: &LockTable,
+        (has, wanted): (i32, i64),
+    ) -> Result<Places, DriverError> {
+        let LockTable { share, capacity } = table;
+        let row = self.client().query_one(&batch.reserve, &[share, &(capacity / 2), &has, &wanted]).await?;
+        Ok(match (row.try_get::<_, Option<i64>>("in_use")?, row.try_get::<_, Option<i32>>("taken")?) {
+            (Some(in_use), blocks) => Places::Reserved { blocks: blocks.unwrap_or(0), in_use },
+            (None, _) => Places::GateTaken,
+        })
+    }
+
+    /// Keeps so many of the blocks that it has.
+    pub(crate) async fn unreserve(&self, batch: &Batch, keeps: i32, has: i32) -> Result<(), DriverError> {
+        self.client().query_one(&batch.unreserve, &[&keeps, &has]).await.map(drop)
     }
 
     /// After a batch that failed in the middle: gives back those of its keys that the session has; which those were, and if that was so

@@ -41,6 +41,7 @@ const BLIND: u32 = 3;
 /// Lanes that end under one try before it fails.
 const LANES: u32 = 3;
 
+/// What is on the way of every lock is kept small, and the rest boxed: its future is made for each.
 pub(super) async fn acquire(shared: &Arc<Shared>, key: &LockKey, options: &AcquireOptions) -> Result<Attempt> {
     let core = &shared.core;
     core.ensure_open()?;
@@ -61,14 +62,14 @@ pub(super) async fn acquire(shared: &Arc<Shared>, key: &LockKey, options: &Acqui
                     core.ask_once(id, limit).await;
                     Ok(())
                 };
-                shared.elsewhere(ask).await?;
+                Box::pin(shared.unless_closed(shared.elsewhere(ask))).await?;
             }
             Ok(Attempt::Contended(why))
         }
         _ => {
-            let (shared, options) = (Arc::clone(shared), options.clone());
-            let waiter = Arc::clone(&shared);
-            shared.elsewhere(async move { Box::pin(waiter.wait(request, &options, budget)).await }).await
+            let (waiter, options) = (Arc::clone(shared), options.clone());
+            let waiting = async move { waiter.wait(request, &options, budget).await };
+            Box::pin(shared.unless_closed(shared.elsewhere(waiting))).await
         }
     }
 }
@@ -106,18 +107,20 @@ impl Request {
             };
             let (answer, answered) = oneshot::channel();
             let Self { ttl, timing, fenced, .. } = *self;
-            let lock =
-                Box::new(Lock { claim, ttl, timing, fenced, waited_as, at_gate_since: None, lane: None, answer });
+            let lock = Box::new(Lock { claim, ttl, timing, fenced, waited_as, lane: None, answer: Some(answer) });
             if let Some(lock) = shared.lanes.give(lock) {
                 let place = budget.for_place(core.settings.conn_wait);
-                if let Some(why) = shared.lanes.open_for(lock, place).await? {
+                // A lane that is open answers when it closes.
+                if let Some(why) = Box::pin(shared.unless_closed(shared.lanes.open_for(lock, place))).await? {
                     return Ok(Tried::Elsewhere(why));
                 }
             }
             // A lane answers within its query timeout, or ends. What is granted to nobody is given back.
             let limit = budget.for_answer(timing.query_timeout());
             let answer = match limit < timing.query_timeout() {
-                true => timeout(limit, answered).await.map_err(|_elapsed| unanswered("a lock request", limit))?,
+                true => {
+                    Box::pin(timeout(limit, answered)).await.map_err(|_elapsed| unanswered("a lock request", limit))?
+                }
                 false => answered.await,
             };
             match answer.unwrap_or_else(|_| Err(super::ended()))? {

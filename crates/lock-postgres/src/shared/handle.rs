@@ -8,20 +8,17 @@ use distributed_lock::{
 use tokio::sync::oneshot;
 
 use super::lane::{Lane, Order, Renew, Ticket, Unlock};
-use crate::core::Core;
-
 /// What the guard of a lock in a lane holds.
 #[derive(Debug)]
 pub(super) struct SharedHandle {
-    core: Arc<Core>,
     lane: Arc<Lane>,
     record: HoldRecord,
     ticket: Ticket,
 }
 
 impl SharedHandle {
-    pub(super) fn new(core: Arc<Core>, lane: Arc<Lane>, record: HoldRecord, ticket: Ticket) -> Self {
-        Self { core, lane, record, ticket }
+    pub(super) fn new(lane: Arc<Lane>, record: HoldRecord, ticket: Ticket) -> Self {
+        Self { lane, record, ticket }
     }
 
     /// How it was lost; the guard's own word is none.
@@ -36,9 +33,9 @@ impl SharedHandle {
 #[async_trait]
 impl LockHandle for SharedHandle {
     async fn renew(&mut self, ttl: Ttl) -> Result<()> {
-        let timing = self.core.timing(ttl)?;
+        let timing = self.lane.core().timing(ttl)?;
         let (answer, renewed) = oneshot::channel();
-        let order = Order::Renew(Renew { ticket: self.ticket, ttl, timing, answer });
+        let order = Order::Renew(Box::new(Renew { ticket: self.ticket, ttl, timing, answer }));
         if self.lane.give(order).is_err() {
             return Err(self.loss().into());
         }

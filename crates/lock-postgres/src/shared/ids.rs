@@ -21,7 +21,14 @@ use crate::{
 };
 
 #[derive(Clone, Default)]
-pub(super) struct Ids(Arc<Mutex<Map>>);
+pub(super) struct Ids(Arc<[Shard; SHARDS]>);
+
+/// So that those who ask for different ids seldom wait for each other.
+const SHARDS: usize = 32;
+
+#[derive(Default)]
+#[repr(align(128))]
+struct Shard(Mutex<Map>);
 
 /// For how long those who wait here let others go first, who wait for the same key in another process and were told of its release.
 const WAY: Duration = Duration::from_millis(10);
@@ -29,7 +36,7 @@ const WAY: Duration = Duration::from_millis(10);
 #[derive(Default)]
 struct Map {
     known: HashMap<i64, Known>,
-    /// Counts turns, over all lines.
+    /// Counts turns, over all lines of the shard.
     turns: u64,
     /// What was given back of late while others wanted it.
     given_way: VecDeque<(Instant, i64)>,
@@ -77,19 +84,21 @@ impl Map {
 
 impl fmt::Debug for Ids {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Ids").field(&self.map().known.len()).finish()
+        f.debug_struct("Ids").finish_non_exhaustive()
     }
 }
 
 impl Ids {
-    fn map(&self) -> MutexGuard<'_, Map> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn map(&self, id: i64) -> MutexGuard<'_, Map> {
+        // Ids are hashes.
+        let shard = usize::from(id.to_ne_bytes()[0]) % SHARDS;
+        self.0[shard].0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Why not, if somebody of this locker has it, or it is not the caller's turn: others wait for it here, or the caller `waits` too and
     /// those in another process go first.
     pub(super) fn claim(&self, id: i64, key: &LockKey, waits: bool, turn: Option<&Turn>) -> Result<Claim, Contention> {
-        let mut map = self.map();
+        let mut map = self.map(id);
         if waits && turn.is_none() && map.gives_way(id).is_some() {
             return Err(Contention::Held);
         }
@@ -106,7 +115,7 @@ impl Ids {
 
     /// Joins those who wait for this id.
     pub(super) fn join(&self, id: i64) -> InLine {
-        let mut map = self.map();
+        let mut map = self.map(id);
         let line = map.known.entry(id).or_default().line.get_or_insert_with(|| {
             Box::new(Line { turns: Arc::new(Semaphore::new(1)), bell: Arc::default(), members: 0, latest: 0 })
         });
@@ -117,18 +126,18 @@ impl Ids {
 
     /// For how long others are to go first.
     pub(super) fn gives_way(&self, id: i64) -> Option<Duration> {
-        self.map().gives_way(id)
+        self.map(id).gives_way(id)
     }
 
     /// The id may have become free: whoever has the turn is to try.
     fn ring(&self, id: i64) {
-        if let Some(line) = self.map().known.get(&id).and_then(|known| known.line.as_ref()) {
+        if let Some(line) = self.map(id).known.get(&id).and_then(|known| known.line.as_ref()) {
             line.bell.notify_one();
         }
     }
 
     fn want(&self, id: i64) {
-        if let Some(claimed) = self.map().known.get_mut(&id).and_then(|known| known.claimed.as_mut()) {
+        if let Some(claimed) = self.map(id).known.get_mut(&id).and_then(|known| known.claimed.as_mut()) {
             claimed.wanted = true;
         }
     }
@@ -136,7 +145,7 @@ impl Ids {
 
 impl Hears for Ids {
     fn step_down(&self, id: i64, sender: Sender) {
-        let map = self.map();
+        let map = self.map(id);
         let held = map.known.get(&id).and_then(|known| known.claimed.as_ref()?.held.as_ref());
         let record = held.filter(|held| held.waited_as != Some(sender)).map(|held| held.record.clone());
         // Outside, since it wakes others.
@@ -169,7 +178,7 @@ pub(super) struct Claim {
 
 impl Claim {
     pub(super) fn hold(&self, record: HoldRecord, waited_as: Option<Sender>) {
-        if let Some(claimed) = self.ids.map().known.get_mut(&self.id).and_then(|known| known.claimed.as_mut()) {
+        if let Some(claimed) = self.ids.map(self.id).known.get_mut(&self.id).and_then(|known| known.claimed.as_mut()) {
             claimed.held = Some(Held { record, waited_as });
         }
     }
@@ -178,7 +187,7 @@ impl Claim {
     pub(super) fn give_up(mut self) -> bool {
         let wanted = self.end();
         if wanted {
-            let (mut map, now) = (self.ids.map(), Instant::now());
+            let (mut map, now) = (self.ids.map(self.id), Instant::now());
             while map.given_way.front().is_some_and(|(at, _)| now.duration_since(*at) >= WAY) {
                 map.given_way.pop_front();
             }
@@ -191,7 +200,7 @@ impl Claim {
         if !std::mem::take(&mut self.live) {
             return false;
         }
-        let mut map = self.ids.map();
+        let mut map = self.ids.map(self.id);
         let Some(known) = map.known.get_mut(&self.id) else { return false };
         let claimed = known.claimed.take();
         let was_held = claimed.as_ref().is_some_and(|claimed| claimed.held.is_some());
@@ -235,7 +244,7 @@ impl InLine {
         // Never closed.
         let permit = Arc::clone(&self.turns).acquire_owned().await.ok();
         let number = {
-            let mut map = self.ids.map();
+            let mut map = self.ids.map(self.id);
             map.turns += 1;
             let number = map.turns;
             if let Some(line) = map.known.get_mut(&self.id).and_then(|known| known.line.as_mut()) {
@@ -256,7 +265,7 @@ impl Turn {
 
 impl Drop for InLine {
     fn drop(&mut self) {
-        let mut map = self.ids.map();
+        let mut map = self.ids.map(self.id);
         let Some(known) = map.known.get_mut(&self.id) else { return };
         if let Some(line) = &mut known.line {
             line.members -= 1;

@@ -8,16 +8,10 @@ mod holds;
 mod inbox;
 mod proofs;
 mod pump;
+mod room;
 mod work;
 
-use std::{
-    fmt,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-    time::Duration,
-};
+use std::{fmt, sync::Arc, time::Duration};
 
 use distributed_lock::Result;
 
@@ -35,9 +29,8 @@ use crate::{
 /// Where orders for a lane are given.
 pub(super) struct Lane {
     inbox: Arc<Inbox>,
-    /// Keys that it holds or asks for.
-    load: Arc<AtomicUsize>,
     pump: Arc<Pump>,
+    core: Arc<Core>,
     socket: SocketHandle,
     ttl: Duration,
     mark: i64,
@@ -59,36 +52,36 @@ impl Lane {
         let inbox = Arc::<Inbox>::default();
         let (socket, mark) = (session.link().socket().cloned(), session.mark());
         let socket = socket.ok_or_else(super::ended)?;
-        let (load, alarm) = (Arc::<AtomicUsize>::default(), Arc::new(Alarm::new(Arc::clone(&core.clock))));
-        let desk = (Arc::clone(&inbox), Arc::clone(&load));
-        let work =
-            Work::new(Arc::clone(core), notices.clone(), session, (batch, table), timing, desk, Arc::clone(&alarm));
-        let running = async move {
-            tokio::select! {
-                biased;
-                () = work.run() => {}
-                () = driving => {}
-            }
-        };
-        let pump = Pump::start(running, socket.clone(), alarm);
+        let alarm = Arc::new(Alarm::new(Arc::clone(&core.clock)));
+        let work = Work::new(
+            Arc::clone(core),
+            notices.clone(),
+            session,
+            (batch, table),
+            timing,
+            Arc::clone(&inbox),
+            Arc::clone(&alarm),
+        );
+        let pump = Pump::start(work.run(), driving, socket.clone(), alarm);
         if let Some(housekeeping) = &core.housekeeping {
             housekeeping.listen();
         }
-        Ok(Self { inbox, pump, load, socket, ttl: timing.ttl(), mark, runtime })
+        Ok(Self { inbox, pump, core: Arc::clone(core), socket, ttl: timing.ttl(), mark, runtime })
     }
 
     /// Gives the order back if the lane has ended.
     pub(super) fn give(&self, order: Order) -> std::result::Result<(), Order> {
-        let asks = matches!(order, Order::Lock(_));
-        if asks {
-            self.load.fetch_add(1, Ordering::Relaxed);
+        if matches!(order, Order::Lock(_)) {
             self.pump.attend(self.runtime.handle());
         }
-        self.pump.tell(|| self.inbox.put(order)).inspect_err(|_| {
-            if asks {
-                self.load.fetch_sub(1, Ordering::Relaxed);
-            }
-        })
+        let can_wait = order.can_wait();
+        self.inbox.put(order)?;
+        self.pump.told(can_wait);
+        Ok(())
+    }
+
+    pub(super) fn core(&self) -> &Core {
+        &self.core
     }
 
     /// T.
@@ -97,7 +90,7 @@ impl Lane {
     }
 
     pub(super) fn load(&self) -> usize {
-        self.load.load(Ordering::Relaxed)
+        self.inbox.load()
     }
 
     /// By what the server's table of locks knows it.
@@ -126,7 +119,8 @@ impl Lane {
 
 impl Drop for Lane {
     fn drop(&mut self) {
-        self.pump.tell(|| self.inbox.abandon());
+        self.inbox.abandon();
+        self.pump.told(false);
     }
 }
 

@@ -121,7 +121,9 @@ impl Lanes {
     /// there are lanes for many TTLs, one for a shorter TTL serves too.
     fn choose(&self, ttl: Duration) -> Option<Arc<Lane>> {
         let mut open = self.open();
-        open.retain(|lane| !lane.is_over());
+        if open.iter().any(|lane| lane.is_over()) {
+            open.retain(|lane| !lane.is_over());
+        }
         let first = |serves: Duration| open.iter().find(|lane| lane.ttl() == serves && lane.load() < KEYS).cloned();
         first(ttl).or_else(|| {
             let ttls: BTreeSet<_> = open.iter().map(|lane| lane.ttl()).collect();

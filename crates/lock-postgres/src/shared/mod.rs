@@ -114,13 +114,7 @@ impl Backend for PostgresSharedSession {
 #[async_trait]
 impl Locker for PostgresSharedSession {
     async fn acquire_opts(&self, key: &LockKey, options: &AcquireOptions) -> Result<Attempt> {
-        // Both arms are cancel safe.
-        tokio::select! {
-            biased;
-            acquired = acquire::acquire(&self.0, key, options) => acquired,
-            () = self.0.core.until_closed() => Err(closed()),
-        }
-        .map_err(|error| if error.key().is_some() { error } else { error.with_key(key) })
+        acquire::acquire(&self.0, key, options).await.map_err(|error| about(error, key))
     }
 }
 
@@ -158,6 +152,15 @@ impl Shared {
     async fn elsewhere<T: Send + 'static>(&self, work: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
         let task = AbortOnDropHandle::new(self.runtime.handle().spawn(work));
         task.await.unwrap_or_else(|_| Err(ended()))
+    }
+
+    /// What can take long ends when the locker is closed. Both arms are cancel safe.
+    async fn unless_closed<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
+        tokio::select! {
+            biased;
+            done = work => done,
+            () = self.core.until_closed() => Err(closed()),
+        }
     }
 
     async fn close(&self) -> Result<()> {

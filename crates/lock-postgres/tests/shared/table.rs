@@ -12,12 +12,12 @@ use std::{
 use distributed_lock::{Attempt, Backend, ErrorKind, LockGuard, LockerExt, Ttl};
 use futures_util::future::join_all;
 use libtest_mimic::Trial;
-use lock_testkit::Cluster;
+use lock_testkit::{Cluster, wait_until};
 use tokio::{task::JoinSet, time::sleep};
 use tokio_postgres::{Client, NoTls};
 
 use crate::{
-    bench::{Server, ms, trial_alone},
+    bench::{AMPLE, Server, ms, trial, trial_alone},
     lanes::{give_back, held, ids, names, session, take},
 };
 
@@ -33,7 +33,82 @@ pub(crate) fn trials() -> Vec<Trial> {
             |builder| builder.setting("max_locks_per_transaction", 256).setting("max_connections", 100),
             ten_thousand,
         ),
+        trial("table::keys_in_places_that_a_lane_has_reserved_need_no_gate", no_gate),
+        trial_alone(
+            "table::places_that_are_reserved_and_empty_are_nobody_elses",
+            |builder| builder.setting("max_locks_per_transaction", 64).setting("max_connections", 20),
+            kept_places,
+        ),
+        trial("table::places_that_a_burst_has_reserved_come_back", burst),
     ]
+}
+
+/// More than a lane takes unasked.
+const BURST: usize = 200;
+
+/// Blocks of places that lanes have reserved.
+async fn blocks(client: &Client) -> i64 {
+    let query = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND classid = 3 AND objsubid = 2";
+    client.query_one(query, &[]).await.unwrap().get(0)
+}
+
+async fn no_gate(server: Server) {
+    // Default times, so that no heartbeat comes in between.
+    let session = session(&server.config());
+    let names = names("k", BURST);
+    give_back(take(&session, &names).await).await;
+    let stranger = server.stranger().await;
+    stranger.batch_execute("SELECT pg_advisory_lock(2, 1)").await.unwrap();
+    give_back(take(&session, &names).await).await;
+    session.close().await.unwrap();
+}
+
+async fn kept_places(_cluster: Cluster, server: Server) {
+    let admin = server.admin().await;
+    let half = room(&admin).await / 2;
+    // Default times, so that nothing that is reserved goes back meanwhile.
+    let mut sessions = Vec::new();
+    for number in 0.. {
+        let names = names(&format!("of {number}"), 256);
+        let one = session(&server.config());
+        let answers = join_all(names.iter().map(|name| one.try_acquire(name.as_str(), Ttl::UNTIL_RELEASED))).await;
+        sessions.push(one);
+        let mut refused = 0;
+        for answer in answers {
+            match answer {
+                Ok(attempt) => drop(attempt),
+                Err(error) => {
+                    assert_eq!(error.kind(), ErrorKind::LimitReached, "{error:?}");
+                    refused += 1;
+                }
+            }
+        }
+        let blocks = blocks(&admin).await;
+        assert!(blocks * 64 <= half, "{blocks} blocks are reserved of {half} places");
+        if refused > 0 {
+            break;
+        }
+    }
+    assert!(sessions.len() > 1, "the first one found no room");
+    for session in sessions {
+        session.close().await.unwrap();
+    }
+}
+
+async fn burst(server: Server) {
+    let admin = server.admin().await;
+    let session = session(&server.config().with_heartbeat_interval(ms(100)));
+    let mut guards = take(&session, &names("k", BURST)).await;
+    assert_eq!(blocks(&admin).await, 3);
+    let kept = guards.split_off(BURST - 30);
+    give_back(guards).await;
+    let are = async |wanted| blocks(&admin).await == wanted;
+    wait_until(AMPLE, "all blocks but one have come back", async || are(1).await).await.unwrap();
+    give_back(kept).await;
+    wait_until(AMPLE, "all blocks have come back", async || are(0).await).await.unwrap();
+    give_back(take(&session, &names("k", BURST)).await).await;
+    session.close().await.unwrap();
+    server.quiet().await;
 }
 
 /// Together they want more than the table has.

@@ -64,11 +64,11 @@ impl Alarm {
     }
 
     pub(super) fn is_full(&self) -> bool {
-        self.full.load(Ordering::Acquire)
+        self.full.load(Ordering::SeqCst)
     }
 
     pub(super) fn set_full(&self, full: bool) {
-        self.full.store(full, Ordering::Release);
+        self.full.store(full, Ordering::SeqCst);
     }
 
     pub(super) fn answers(&self) -> u64 {

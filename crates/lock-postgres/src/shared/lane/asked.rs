@@ -1,6 +1,6 @@
 //! What is asked of a lane.
 
-use std::{sync::Arc, time::Instant};
+use std::sync::Arc;
 
 use distributed_lock::{Error, LockGuard, Loss, Release, Result, Ttl};
 use tokio::sync::oneshot;
@@ -11,7 +11,8 @@ use crate::{housekeeping::Sender, shared::ids::Claim, timing::Timing};
 #[derive(Debug)]
 pub(in crate::shared) enum Order {
     Lock(Box<Lock>),
-    Renew(Renew),
+    // Boxed, as they are few.
+    Renew(Box<Renew>),
     Unlock(Unlock),
     /// Which of its holds there are.
     List(oneshot::Sender<Vec<Ticket>>),
@@ -19,6 +20,13 @@ pub(in crate::shared) enum Order {
     Missing(Vec<Ticket>),
     /// Gives everything back and ends.
     Close,
+}
+
+impl Order {
+    /// Whether nothing can be done about it before an answer comes to a lane that is full.
+    pub(super) fn can_wait(&self) -> bool {
+        matches!(self, Self::Lock(_) | Self::Unlock(_))
+    }
 }
 
 /// A key to try.
@@ -31,11 +39,10 @@ pub(in crate::shared) struct Lock {
     pub(in crate::shared) fenced: bool,
     /// As whom it asked others to step down while it waited.
     pub(in crate::shared) waited_as: Option<Sender>,
-    /// Since when it has found somebody else in the gate.
-    pub(in crate::shared) at_gate_since: Option<Instant>,
     /// Where it is tried; `None` until that is known.
     pub(in crate::shared) lane: Option<Arc<Lane>>,
-    pub(in crate::shared) answer: oneshot::Sender<Result<Granted>>,
+    /// `None` once it has been given.
+    pub(in crate::shared) answer: Option<oneshot::Sender<Result<Granted>>>,
 }
 
 /// What came of it.
@@ -58,8 +65,22 @@ impl Lock {
     pub(super) fn answer(self, answer: Result<Granted>) {
         let Self { claim, answer: asker, .. } = self;
         drop(claim);
-        // One that stopped waiting does not mind.
-        let _ = asker.send(answer);
+        if let Some(asker) = asker {
+            // One that stopped waiting does not mind.
+            let _ = asker.send(answer);
+        }
+    }
+
+    /// Whether nobody waits for the answer any more.
+    pub(super) fn is_left(&self) -> bool {
+        self.answer.as_ref().is_none_or(oneshot::Sender::is_closed)
+    }
+
+    /// Lets who asked go, although the server has not answered: what it grants is given back.
+    pub(super) fn let_go(&mut self, error: Error) {
+        if let Some(asker) = self.answer.take() {
+            let _ = asker.send(Err(error));
+        }
     }
 
     pub(super) fn refuse(self, error: Error) {

@@ -12,14 +12,13 @@ use tokio_util::sync::ReusableBoxFuture;
 
 use super::{
     Granted, Lock, Ticket, Unlock,
-    holds::Held,
+    holds::{Ends, Held},
     work::{Work, loss_by},
 };
 use crate::{
     error,
-    jitter::jittered,
     link::SharedError,
-    session::{BatchAnswer, DriverError, Keys, LockTable, Locked},
+    session::{BatchAnswer, DriverError, Keys, LockTable, Places},
     shared::handle::SharedHandle,
     token,
 };
@@ -29,12 +28,6 @@ const BATCH: usize = 45;
 
 /// Statements with keys under way at a time.
 const UNDER_WAY: usize = 2;
-
-/// Locks of a lane that are no keys: its beacon and its mark.
-const OWN_LOCKS: usize = 2;
-
-/// From one try at the gate to the next, the longest.
-const GATE_PAUSE: Duration = Duration::from_millis(10);
 
 #[derive(Default)]
 pub(super) struct Batches {
@@ -60,12 +53,16 @@ struct Sent {
 
 enum What {
     Batch,
+    /// Places in the server's table of locks.
+    Room,
     /// Gives back what a batch that failed may have left.
     GiveBack(Arc<DriverError>),
 }
 
 pub(super) enum Answer {
     Batch(BatchAnswer),
+    Places(Places),
+    Tidied,
     GivenBack(Vec<Option<bool>>),
 }
 
@@ -124,22 +121,21 @@ impl Batches {
         self.sent.back().map(|sent| sent.at)
     }
 
+    /// Lets all go who asked for something that is under way.
+    pub(super) fn let_go(&mut self, error: impl Fn() -> Error) {
+        self.sent.iter_mut().flat_map(|sent| &mut sent.asks).for_each(|lock| lock.let_go(error()));
+    }
+
     fn asked(&self) -> usize {
         self.sent.iter().map(|sent| sent.asks.len()).sum()
     }
 }
 
-impl LockTable {
-    /// Keys that a lane takes without asking how full the table is.
-    fn unasked(&self) -> usize {
-        (usize::try_from(self.share).unwrap_or_default() / 4).saturating_sub(OWN_LOCKS)
-    }
-}
-
 impl Work {
     pub(super) fn send_batches(&mut self, now: Instant, cx: &mut Context<'_>) {
-        while !self.batches.are_full() && (!self.asks.is_empty() || !self.unlocks.is_empty()) {
-            if !self.send_batch(now, cx) {
+        while !self.batches.are_full() {
+            let sent = self.send_batch(now, cx) || self.ask_for_room(now, cx);
+            if !sent {
                 return;
             }
         }
@@ -159,7 +155,7 @@ impl Work {
                 unlock.join_one_of(sent);
             }
         }
-        let (mut asks, limit) = self.next_asks(BATCH - unlocks.len());
+        let mut asks = self.next_asks(BATCH - unlocks.len());
         if unlocks.is_empty() && asks.is_empty() {
             return false;
         }
@@ -168,7 +164,6 @@ impl Work {
             give_back: unlocks.iter().map(|unlock| unlock.ticket.0).collect(),
             take: asks.iter().map(|lock| lock.claim.id).collect(),
             fenced: asks.iter().any(|lock| lock.fenced),
-            limit,
         };
         let (session, batch) = (Arc::clone(&self.session), Arc::clone(&self.batch));
         let asking = async move { session.run_batch(&batch, &keys).await.map(Answer::Batch) };
@@ -176,25 +171,84 @@ impl Work {
         true
     }
 
-    /// The keys to be tried next, and how many locks may be in the server's table then, if that is to be asked.
-    fn next_asks(&mut self, most: usize) -> (Vec<Lock>, Option<i64>) {
-        let owned = self.holds.len() + self.batches.asked();
-        let unasked = self.table.unasked().saturating_sub(owned);
-        let (most, limit) = match unasked {
-            0 if self.gate_opens.is_some() => (0, None),
-            0 => (most.min(usize::try_from(self.table.share).unwrap_or(most)), Some(self.table.capacity / 2)),
-            unasked => (most.min(unasked), None),
-        };
+    /// The keys to be tried next.
+    fn next_asks(&mut self, most: usize) -> Vec<Lock> {
+        if self.asks.is_empty() {
+            return Vec::new();
+        }
+        let owned = self.owned();
+        let most = most.min(self.room.left(owned));
         let mut asks = Vec::new();
         while asks.len() < most {
             let Some(lock) = self.asks.pop_front() else { break };
             // Who asked may be gone already.
-            match lock.answer.is_closed() {
+            match lock.is_left() {
                 true => self.unload(1),
                 false => asks.push(lock),
             }
         }
-        (asks, limit)
+        self.room.used(owned + asks.len());
+        asks
+    }
+
+    /// Keys that the session has, or will have if it gets all that is under way.
+    fn owned(&self) -> usize {
+        self.holds.len() + self.batches.asked()
+    }
+
+    /// Where there is no room for what is asked. `false` if there is nothing to ask now.
+    fn ask_for_room(&mut self, now: Instant, cx: &mut Context<'_>) -> bool {
+        let owned = self.owned();
+        if self.asks.is_empty() || self.room.left(owned) > 0 {
+            return false;
+        }
+        let Some(wanted) = self.room.ask(owned + self.asks.len()) else { return false };
+        let (session, batch, table) = (Arc::clone(&self.session), Arc::clone(&self.batch), self.room.table);
+        let asking = async move { session.reserve(&batch, &table, wanted).await.map(Answer::Places) };
+        self.batches.send((now, What::Room), (Vec::new(), Vec::new()), asking, cx);
+        true
+    }
+
+    fn room_answered(&mut self, places: &Places) {
+        match places {
+            Places::Reserved { blocks, in_use } => {
+                self.room.reserved(*blocks);
+                if *blocks == 0 {
+                    let table = self.room.table;
+                    self.refuse_beyond_room(|| no_room(*in_use, &table));
+                }
+            }
+            Places::GateTaken => {
+                let since = self.room.gate_taken(self.core.clock.now());
+                if since >= self.timing.query_timeout() {
+                    self.room.forget_gate();
+                    self.refuse_beyond_room(|| gate_taken(since));
+                }
+            }
+        }
+    }
+
+    /// What was given back meanwhile has made some.
+    fn refuse_beyond_room(&mut self, error: impl Fn() -> Error) {
+        let left = self.room.left(self.owned());
+        while self.asks.len() > left {
+            let Some(lock) = self.asks.pop_back() else { break };
+            self.unload(1);
+            lock.refuse(error());
+        }
+    }
+
+    /// Gives back what has not been needed for a while.
+    pub(super) fn tidy_room(&mut self, now: Instant, cx: &mut Context<'_>) {
+        if self.batches.are_full() {
+            return;
+        }
+        let owned = self.owned();
+        if let Some((keeps, has)) = self.room.tidy(owned) {
+            let (session, batch) = (Arc::clone(&self.session), Arc::clone(&self.batch));
+            let asking = async move { session.unreserve(&batch, keeps, has).await.map(|()| Answer::Tidied) };
+            self.batches.send((now, What::Room), (Vec::new(), Vec::new()), asking, cx);
+        }
     }
 
     pub(super) fn batch_answered(
@@ -205,12 +259,25 @@ impl Work {
         let Some((at, unlocks, asks, what)) = self.batches.take_oldest() else { return Ok(()) };
         match (answer, what) {
             (Ok(Answer::Batch(answer)), _) => self.batch_done(at, (unlocks, asks), answer),
+            (Ok(Answer::Places(places)), _) => {
+                self.room_answered(&places);
+                Ok(())
+            }
+            (Ok(Answer::Tidied), _) => Ok(()),
             (Ok(Answer::GivenBack(given_back)), What::GiveBack(error)) => {
                 self.given_back((unlocks, asks), given_back, &error);
                 Ok(())
             }
             (Err(error), What::Batch) if error::leaves_session(&error) => {
-                self.give_back((unlocks, asks), error, cx);
+                self.give_back((unlocks, asks), Arc::new(error), cx);
+                Ok(())
+            }
+            (Err(error), What::Room) if error::leaves_session(&error) => {
+                self.room.reserved(0);
+                let error = Arc::new(error);
+                self.refuse_beyond_room(|| error::shared(&error, "take the lock"));
+                // It may have left us in the gate.
+                self.give_back((Vec::new(), Vec::new()), error, cx);
                 Ok(())
             }
             (Err(error), _) => {
@@ -218,7 +285,7 @@ impl Work {
                 self.batches.unanswered = asks;
                 Err(loss_by(error))
             }
-            (Ok(Answer::GivenBack(_)), What::Batch) => Ok(()),
+            (Ok(Answer::GivenBack(_)), What::Batch | What::Room) => Ok(()),
         }
     }
 
@@ -241,36 +308,14 @@ impl Work {
             }
             self.is_free(unlock, if owned { Ok(Release::Released) } else { Ok(not_ours()) });
         }
-        match locked {
-            Locked::Tried(tried) => {
-                let token = token.map(|text| token::parse(self.core.settings.epoch, &text).map_err(Arc::new));
-                for (lock, granted) in asks.into_iter().zip(tried) {
-                    if granted {
-                        self.grant(lock, at, token.as_ref());
-                    } else {
-                        self.unload(1);
-                        lock.answer(Ok(Granted::No));
-                    }
-                }
-            }
-            Locked::NoRoom(in_use) => {
-                for lock in asks {
-                    self.unload(1);
-                    lock.refuse(no_room(in_use, &self.table));
-                }
-            }
-            Locked::GateTaken => {
-                let now = self.core.clock.now();
-                for mut lock in asks.into_iter().rev() {
-                    let since = *lock.at_gate_since.get_or_insert(now);
-                    if now.saturating_duration_since(since) < self.timing.query_timeout() {
-                        self.asks.push_front(lock);
-                    } else {
-                        self.unload(1);
-                        lock.refuse(gate_taken(now.saturating_duration_since(since)));
-                    }
-                }
-                self.gate_opens = Some(now + jittered(GATE_PAUSE));
+        let now = self.core.clock.now();
+        let token = token.map(|text| token::parse(self.core.settings.epoch, &text).map_err(Arc::new));
+        for (lock, granted) in asks.into_iter().zip(locked) {
+            if granted {
+                self.grant(lock, (at, now), token.as_ref());
+            } else {
+                self.unload(1);
+                lock.answer(Ok(Granted::No));
             }
         }
         bad.map_or(Ok(()), Err)
@@ -288,42 +333,53 @@ impl Work {
         unlock.answer(how);
     }
 
-    fn grant(&mut self, lock: Lock, sent: Instant, token: Option<&Result<FencingToken, Arc<Error>>>) {
+    fn grant(&mut self, lock: Lock, (sent, now): (Instant, Instant), token: Option<&Result<FencingToken, Arc<Error>>>) {
         self.batches.tickets += 1;
         let ticket = Ticket(lock.claim.id, self.batches.tickets);
         let token = token.filter(|_| lock.fenced).map(|token| token.as_ref().copied().map_err(unreadable)).transpose();
         let Lock { claim, ttl, timing, waited_as, lane, answer, .. } = lock;
-        let draft = HoldRecord::draft(self.core.id, claim.key.clone(), Arc::clone(&self.core.clock));
-        let record = draft.with_fencing_token(token.as_ref().ok().copied().flatten()).open();
+        let ends = Ends::new(ttl, &timing, sent);
+        let deadline = ends.deadline(&self.timing, sent);
+        let draft = HoldRecord::draft(self.core.id, claim.key.clone(), Arc::clone(&self.core.clock))
+            .with_fencing_token(token.as_ref().ok().copied().flatten())
+            .with_deadline(Some(deadline))
+            .with_max_grace(Some(ends.max_grace(&self.timing)));
+        let record = draft.open();
         claim.hold(record.clone(), waited_as);
-        let held = Held::new(claim, ticket, record.clone(), (ttl, &timing), sent);
-        let live = held.extend(&self.timing, sent);
-        self.holds.add(held);
-        if self.closing {
-            record.lose(Loss::new(LossCause::Closed));
-        }
-        let refused = match (token, record.end()) {
-            (Err(error), _) => Some(error),
-            (Ok(_), None) if live => None,
-            _ => Some(Error::new(ErrorKind::Unavailable, "the lock was over when its grant was read")),
+        self.holds.add(Held::new(claim, ticket, record.clone(), ends));
+        let refused = match token {
+            Err(error) => Some(error),
+            Ok(_) if self.closing => {
+                record.lose(Loss::new(LossCause::Closed));
+                Some(crate::core::closed())
+            }
+            Ok(_) if now >= deadline => {
+                Some(Error::new(ErrorKind::Unavailable, "the lock was over when its grant was read"))
+            }
+            Ok(_) => None,
         };
-        if let Some(lane) = lane.filter(|_| refused.is_none()) {
-            let handle = SharedHandle::new(Arc::clone(&self.core), lane, record.clone(), ticket);
-            // One that nobody takes gives the lock back when it is dropped.
-            let _ = answer.send(Ok(Granted::Yes(LockGuard::new(record.hold(), ttl, handle))));
-            return;
+        match (lane, answer, refused) {
+            (Some(lane), Some(answer), None) => {
+                let handle = SharedHandle::new(lane, record.clone(), ticket);
+                // One that nobody takes gives the lock back when it is dropped.
+                let _ = answer.send(Ok(Granted::Yes(LockGuard::new(record.hold(), ttl, handle))));
+            }
+            (_, answer, refused) => {
+                self.unlocks.push_back(Unlock { ticket, answer: None });
+                if let Some(answer) = answer {
+                    let _ = answer.send(Err(refused.unwrap_or_else(crate::core::closed)));
+                }
+            }
         }
-        self.unlocks.push_back(Unlock { ticket, answer: None });
-        let _ = answer.send(Err(refused.unwrap_or_else(crate::core::closed)));
     }
 
     /// A batch failed in the middle: what it had done stays.
-    fn give_back(&mut self, (unlocks, asks): (Vec<Unlock>, Vec<Lock>), error: DriverError, cx: &mut Context<'_>) {
+    fn give_back(&mut self, (unlocks, asks): (Vec<Unlock>, Vec<Lock>), error: Arc<DriverError>, cx: &mut Context<'_>) {
         let given = unlocks.iter().map(|unlock| unlock.ticket.0);
         let ids: Vec<_> = given.chain(asks.iter().map(|lock| lock.claim.id)).collect();
         let (session, batch) = (Arc::clone(&self.session), Arc::clone(&self.batch));
         let asking = async move { session.give_back(&batch, &ids).await.map(Answer::GivenBack) };
-        let what = What::GiveBack(Arc::new(error));
+        let what = What::GiveBack(error);
         self.batches.send((self.core.clock.now(), what), (unlocks, asks), asking, cx);
     }
 
@@ -412,7 +468,8 @@ fn gate_taken(since: Duration) -> Error {
 
 fn no_room(in_use: i64, LockTable { capacity, .. }: &LockTable) -> Error {
     let message = format!(
-        "the server's table of locks is half full: {in_use} of about {capacity}; to hold more keys raise max_locks_per_transaction"
+        "half of the server's table of locks is in use or reserved: {in_use} of about {capacity}; to hold more keys raise \
+         max_locks_per_transaction"
     );
     Error::new(ErrorKind::LimitReached, message)
 }

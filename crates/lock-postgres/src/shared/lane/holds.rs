@@ -16,30 +16,24 @@ pub(super) struct Held {
     pub(super) claim: Claim,
     pub(super) ticket: Ticket,
     pub(super) record: HoldRecord,
-    /// When we give the key back ourselves: at the end of its TTL, but for the margin.
-    frees: Option<Instant>,
-    max_grace: Duration,
+    ends: Ends,
     /// It is being given back.
     pub(super) leaving: bool,
 }
 
-impl Held {
-    /// With this TTL, counted from then.
-    pub(super) fn new(
-        claim: Claim,
-        ticket: Ticket,
-        record: HoldRecord,
-        (ttl, timing): (Ttl, &Timing),
-        from: Instant,
-    ) -> Self {
-        let mut held = Self { claim, ticket, record, frees: None, max_grace: Duration::ZERO, leaving: false };
-        held.set_ttl(ttl, timing, from);
-        held
-    }
+/// By what a hold ends of itself.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ends {
+    /// When we give the key back ourselves: at the end of its TTL, but for the margin.
+    frees: Option<Instant>,
+    max_grace: Duration,
+}
 
-    fn set_ttl(&mut self, ttl: Ttl, timing: &Timing, from: Instant) {
-        self.frees = ttl.duration().and_then(|ttl| (from + ttl).checked_sub(timing.margin()));
-        self.max_grace = timing.max_grace();
+impl Ends {
+    /// With this TTL, counted from then.
+    pub(super) fn new(ttl: Ttl, timing: &Timing, from: Instant) -> Self {
+        let frees = ttl.duration().and_then(|ttl| (from + ttl).checked_sub(timing.margin()));
+        Self { frees, max_grace: timing.max_grace() }
     }
 
     /// Until when it may be relied on, after a proof of the whole lane that was sent then.
@@ -48,10 +42,19 @@ impl Held {
         self.frees.map_or(proven, |frees| frees.min(proven))
     }
 
+    pub(super) fn max_grace(&self, lane: &Timing) -> Duration {
+        self.max_grace.min(lane.max_grace())
+    }
+}
+
+impl Held {
+    pub(super) fn new(claim: Claim, ticket: Ticket, record: HoldRecord, ends: Ends) -> Self {
+        Self { claim, ticket, record, ends, leaving: false }
+    }
+
     /// Moves the deadline; `false` if it has ended.
     pub(super) fn extend(&self, lane: &Timing, proved: Instant) -> bool {
-        let grace = self.max_grace.min(lane.max_grace());
-        self.record.extend(Some(self.deadline(lane, proved)), Some(grace))
+        self.record.extend(Some(self.ends.deadline(lane, proved)), Some(self.ends.max_grace(lane)))
     }
 }
 
@@ -83,7 +86,7 @@ impl Holds {
     }
 
     pub(super) fn add(&mut self, held: Held) {
-        if let Some(frees) = held.frees {
+        if let Some(frees) = held.ends.frees {
             self.expiries.insert((frees, held.ticket));
         }
         self.by_id.insert(held.ticket.0, held);
@@ -92,7 +95,7 @@ impl Holds {
     pub(super) fn remove(&mut self, ticket: Ticket) -> Option<Held> {
         self.get(ticket)?;
         let held = self.by_id.remove(&ticket.0)?;
-        if let Some(frees) = held.frees {
+        if let Some(frees) = held.ends.frees {
             self.expiries.remove(&(frees, ticket));
         }
         Some(held)
@@ -106,7 +109,7 @@ impl Holds {
     /// Another TTL, counted from then.
     pub(super) fn set_ttl(&mut self, ticket: Ticket, ttl: Ttl, timing: &Timing, from: Instant) {
         if let Some(mut held) = self.remove(ticket) {
-            held.set_ttl(ttl, timing, from);
+            held.ends = Ends::new(ttl, timing, from);
             self.add(held);
         }
     }

@@ -46,11 +46,13 @@ impl Proofs {
 }
 
 impl Work {
-    pub(super) fn send_heartbeat_if_due(&mut self, now: Instant) {
+    /// Whether it was.
+    pub(super) fn send_heartbeat_if_due(&mut self, now: Instant) -> bool {
         let due = self.next_heartbeat().is_some_and(|due| !self.renewals.is_empty() || due <= now);
         if due {
             self.send_heartbeat(now);
         }
+        due
     }
 
     /// Also without holds, since the server ends a session that is silent.

@@ -9,7 +9,7 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU8, Ordering, fence},
     },
-    task::{Context, Poll, Wake, Waker},
+    task::{Context, Wake, Waker},
     time::{Duration, Instant},
 };
 
@@ -30,29 +30,20 @@ const LOOK: Duration = Duration::from_millis(100);
 /// How much later than the alarm it may wake.
 const PUNCTUAL: Duration = Duration::from_millis(1);
 
-type Running = Pin<Box<dyn Future<Output = ()> + Send>>;
-
-/// The states of [`Pump::state`].
-const AT_REST: u8 = 0;
-/// Somebody polls the lane.
-const POLLED: u8 = 1;
-/// And is to do it once more.
-const ONCE_MORE: u8 = 2;
-
 pub(super) struct Pump {
     /// `None` once it has ended.
     running: Mutex<Option<Running>>,
-    state: AtomicU8,
+    signals: Arc<Signals>,
     socket: SocketHandle,
     alarm: Arc<Alarm>,
-    /// Wakes our own thread.
-    bell: Notify,
-    /// Until when it sleeps.
+    /// Until when our own thread sleeps.
     sleeps: Mutex<Instant>,
     /// It sleeps until the alarm, however long that is.
     dozes: AtomicBool,
     over: CancellationToken,
     attended: Mutex<Attended>,
+    /// Some runtime waits for answers. Changed under the lock.
+    is_attended: AtomicBool,
 }
 
 /// Which runtime waits for answers, beside our own thread.
@@ -64,51 +55,47 @@ struct Attended {
 }
 
 impl Pump {
-    /// `running` must wait for nothing but the socket, the alarm, and what wakes it by itself.
+    /// `work` asks the connection that `driving` polls. They must wait for nothing but the socket, the alarm, and what wakes them by
+    /// itself.
     pub(super) fn start(
-        running: impl Future<Output = ()> + Send + 'static,
+        work: impl Future<Output = ()> + Send + 'static,
+        driving: impl Future<Output = ()> + Send + 'static,
         socket: SocketHandle,
         alarm: Arc<Alarm>,
     ) -> Arc<Self> {
         socket.go_direct();
+        let signals = Arc::<Signals>::default();
         let pump = Arc::new(Self {
-            // Its turns are ours, and not those of the task on whose thread it happens to run.
-            running: Mutex::new(Some(Box::pin(tokio::task::unconstrained(running)))),
-            state: AtomicU8::new(AT_REST),
+            running: Mutex::new(Some(Running {
+                work: Part::new(work, WORK, &signals),
+                driving: Part::new(driving, DRIVING, &signals),
+            })),
+            signals,
             socket,
             sleeps: Mutex::new(alarm.next()),
             alarm,
-            bell: Notify::new(),
             dozes: AtomicBool::new(false),
             over: CancellationToken::new(),
             attended: Mutex::default(),
+            is_attended: AtomicBool::new(false),
         });
         tokio::spawn(Guardian(Arc::clone(&pump)).guard());
         pump
     }
 
-    /// Does something that the lane is to see, and lets it see it at once.
-    pub(super) fn tell<T>(self: &Arc<Self>, what: impl FnOnce() -> T) -> T {
-        let turn = Turn::take(self);
-        let told = what();
-        match turn {
-            // Whoever has the next answer sees it. Nobody polls while we have the turn, so it is full still.
-            Some(turn) if self.alarm.is_full() => turn.leave(),
-            Some(turn) => turn.poll(),
-            None => self.poll(),
+    /// Lets the lane see at once what it was told, unless it is full and that can wait for the next answer.
+    pub(super) fn told(self: &Arc<Self>, can_wait: bool) {
+        if !(can_wait && self.alarm.is_full()) {
+            self.poll(WORK);
         }
-        told
     }
 
-    /// Polls it, or has whoever does so do it once more.
-    fn poll(self: &Arc<Self>) {
-        loop {
-            if let Some(turn) = Turn::take(self) {
-                return turn.poll();
-            }
-            if self.state.compare_exchange(POLLED, ONCE_MORE, Ordering::AcqRel, Ordering::Acquire) != Err(AT_REST) {
-                return;
-            }
+    /// Polls what is to be polled, or has whoever polls do so.
+    fn poll(self: &Arc<Self>, what: u8) {
+        if !self.signals.add_for_whoever_polls(what)
+            && let Some(turn) = Turn::take(self)
+        {
+            turn.poll(what);
         }
     }
 
@@ -138,11 +125,14 @@ impl Pump {
         drop(running);
         self.over.cancel();
         self.dismiss();
-        self.bell.notify_one();
+        self.signals.bell.notify_one();
     }
 
     /// Has the current runtime wait for answers, unless another one does.
     pub(super) fn attend(self: &Arc<Self>, own: &Handle) {
+        if self.is_attended() {
+            return;
+        }
         let mut attended = self.attended();
         if attended.by.is_some() {
             return;
@@ -153,34 +143,108 @@ impl Pump {
         }
         let dismissed = Arc::new(Notify::new());
         attended.by = Some(Arc::clone(&dismissed));
+        self.is_attended.store(true, Ordering::Release);
         drop(attended);
         here.spawn(Attendant { pump: Arc::clone(self), of: here.id(), dismissed, fit: false }.attend());
         // Two would be one too many.
-        self.bell.notify_one();
+        self.signals.bell.notify_one();
     }
 
     /// Our own thread takes over.
     fn dismiss(&self) {
-        if let Some(dismissed) = self.attended().by.take() {
+        let mut attended = self.attended();
+        self.is_attended.store(false, Ordering::Release);
+        if let Some(dismissed) = attended.by.take() {
             dismissed.notify_one();
         }
     }
 
     fn is_attended(&self) -> bool {
-        self.attended().by.is_some()
+        self.is_attended.load(Ordering::Acquire)
     }
 }
 
-/// Woken while somebody polls, it is polled once more; else our own thread does it.
-impl Wake for Pump {
+/// The two halves of a lane, polled apart, since each step of one needs at most one of the other. Dropped in this order: holders are told
+/// before the socket closes.
+struct Running {
+    work: Part,
+    driving: Part,
+}
+
+struct Part {
+    future: Pin<Box<dyn Future<Output = ()> + Send>>,
+    waker: Waker,
+}
+
+impl Part {
+    fn new(future: impl Future<Output = ()> + Send + 'static, part: u8, signals: &Arc<Signals>) -> Self {
+        let waker = Waker::from(Arc::new(PartWaker { part, signals: Arc::clone(signals) }));
+        // Its turns are ours, and not those of the task on whose thread it happens to run.
+        Self { future: Box::pin(tokio::task::unconstrained(future)), waker }
+    }
+
+    fn is_over(&mut self) -> bool {
+        self.future.as_mut().poll(&mut Context::from_waker(&self.waker)).is_ready()
+    }
+}
+
+impl Running {
+    fn is_over(&mut self, what: u8) -> bool {
+        // First what there is to read.
+        (what & DRIVING != 0 && self.driving.is_over()) || (what & WORK != 0 && self.work.is_over())
+    }
+}
+
+/// The bits of [`Signals::bits`]: somebody polls the lane,
+const POLLED: u8 = 1;
+/// its work is to be polled,
+const WORK: u8 = 2;
+/// its connection is to be polled.
+const DRIVING: u8 = 4;
+
+#[derive(Default)]
+struct Signals {
+    bits: AtomicU8,
+    /// Wakes our own thread.
+    bell: Notify,
+}
+
+impl Signals {
+    /// `false` if nobody polls: then it is for the caller to do.
+    fn add_for_whoever_polls(&self, what: u8) -> bool {
+        self.bits.fetch_or(what, Ordering::AcqRel) & POLLED != 0
+    }
+
+    /// Whether nobody else had it.
+    fn take_turn(&self) -> bool {
+        self.bits.fetch_or(POLLED, Ordering::AcqRel) & POLLED == 0
+    }
+
+    /// What is to be polled, which is nobody else's any more.
+    fn take(&self) -> u8 {
+        self.bits.swap(POLLED, Ordering::AcqRel) & !POLLED
+    }
+
+    /// Gives the turn up if nothing is to be polled.
+    fn leave(&self) -> bool {
+        self.bits.compare_exchange(POLLED, 0, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+}
+
+/// Woken while somebody polls, that one sees to it; else our own thread does.
+struct PartWaker {
+    part: u8,
+    signals: Arc<Signals>,
+}
+
+impl Wake for PartWaker {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        match self.state.compare_exchange(POLLED, ONCE_MORE, Ordering::AcqRel, Ordering::Acquire) {
-            Ok(_) | Err(ONCE_MORE) => {}
-            Err(_) => self.bell.notify_one(),
+        if !self.signals.add_for_whoever_polls(self.part) {
+            self.signals.bell.notify_one();
         }
     }
 }
@@ -194,44 +258,34 @@ struct Turn<'a> {
 
 impl<'a> Turn<'a> {
     fn take(pump: &'a Arc<Pump>) -> Option<Self> {
-        let taken = pump.state.compare_exchange(AT_REST, POLLED, Ordering::AcqRel, Ordering::Acquire);
         // Made only if it was taken, since its drop gives it back.
-        taken.is_ok().then(|| Self { pump, is_over: false })
+        pump.signals.take_turn().then(|| Self { pump, is_over: false })
     }
 
-    /// Polls only if somebody asked for it meanwhile.
-    fn leave(mut self) {
-        match self.pump.state.compare_exchange(POLLED, AT_REST, Ordering::AcqRel, Ordering::Acquire) {
-            Ok(_) => self.is_over = true,
-            Err(_) => self.poll(),
-        }
-    }
-
-    fn poll(mut self) {
+    fn poll(mut self, what: u8) {
         let pump = self.pump;
-        let waker = Waker::from(Arc::clone(pump));
-        let mut cx = Context::from_waker(&waker);
+        let mut what = what | pump.signals.take();
         loop {
             let mut running = pump.running();
-            let Some(future) = running.as_mut() else { break };
-            pump.state.swap(POLLED, Ordering::AcqRel);
-            if let Poll::Ready(()) = future.as_mut().poll(&mut cx) {
+            let Some(parts) = running.as_mut() else { break };
+            if parts.is_over(what) {
                 drop(running);
                 pump.end();
                 break;
             }
             drop(running);
-            if pump.state.compare_exchange(POLLED, AT_REST, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+            if pump.signals.leave() {
                 self.is_over = true;
                 break;
             }
+            what = pump.signals.take();
         }
         // Either we see until when it sleeps, or it sees the new alarm.
         fence(Ordering::SeqCst);
         let sooner = pump.alarm.next() + PUNCTUAL < *pump.sleeps();
         // Who waits for the socket does not know yet that it is full.
         if sooner || pump.socket.is_full() || (pump.alarm.is_busy() && pump.dozes.load(Ordering::SeqCst)) {
-            pump.bell.notify_one();
+            pump.signals.bell.notify_one();
         }
     }
 }
@@ -245,7 +299,7 @@ impl Drop for Turn<'_> {
         if std::thread::panicking() {
             self.pump.end();
         }
-        self.pump.state.store(AT_REST, Ordering::Release);
+        self.pump.signals.bits.store(0, Ordering::Release);
     }
 }
 
@@ -277,14 +331,14 @@ impl Guardian {
             // All arms are cancel safe: the bell stays rung, readiness stays.
             tokio::select! {
                 biased;
-                () = pump.bell.notified() => {}
+                () = pump.signals.bell.notified() => {}
                 () = ready_to_poll(&ready) => {}
                 () = sleep(pause) => {}
             }
             pump.dozes.store(false, Ordering::SeqCst);
             let read_by_others = pump.alarm.answers() != answers;
             pump.socket.look();
-            pump.poll();
+            pump.poll(DRIVING | WORK);
             // What we found to read was there for whoever attends the lane as well.
             if attended && !read_by_others && pump.alarm.answers() != answers && pause >= LOOK {
                 pump.dismiss();
@@ -317,7 +371,7 @@ impl Attendant {
             tokio::select! {
                 biased;
                 () = self.dismissed.notified() => return,
-                () = ready_to_poll(&ready) => self.pump.poll(),
+                () = ready_to_poll(&ready) => self.pump.poll(DRIVING),
             }
         }
     }
@@ -331,9 +385,10 @@ impl Drop for Attendant {
         }
         if attended.by.as_ref().is_some_and(|by| Arc::ptr_eq(by, &self.dismissed)) {
             attended.by = None;
+            self.pump.is_attended.store(false, Ordering::Release);
         }
         drop(attended);
-        self.pump.bell.notify_one();
+        self.pump.signals.bell.notify_one();
     }
 }
 

@@ -3,10 +3,7 @@
 use std::{
     collections::VecDeque,
     future::poll_fn,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::Arc,
     task::{Context, Poll},
     time::{Duration, Instant},
 };
@@ -17,6 +14,7 @@ use tokio::sync::watch;
 
 use super::{
     Granted, Lock, Order, Renew, Unlock, alarm::Alarm, batches::Batches, holds::Holds, inbox::Inbox, proofs::Proofs,
+    room::Room,
 };
 use crate::{
     core::Core,
@@ -38,14 +36,13 @@ pub(super) struct Work {
     pub(super) notices: Notices,
     pub(super) session: Arc<Session>,
     pub(super) batch: Arc<Batch>,
-    pub(super) table: LockTable,
+    pub(super) room: Room,
     pub(super) timing: Timing,
     pub(super) owner: Owner,
     ended: BoxFuture<'static, LastWord>,
     inbox: Arc<Inbox>,
     /// Memory for what is taken from it.
     orders: VecDeque<Order>,
-    load: Arc<AtomicUsize>,
     // What is to be sent.
     pub(super) asks: VecDeque<Lock>,
     pub(super) unlocks: VecDeque<Unlock>,
@@ -54,8 +51,6 @@ pub(super) struct Work {
     // What is under way.
     pub(super) batches: Batches,
     pub(super) proofs: Proofs,
-    /// Until when nothing is asked behind the gate.
-    pub(super) gate_opens: Option<Instant>,
     /// Until when a late answer is looked for.
     second_look: Option<Instant>,
     /// Since when it has had nothing to do.
@@ -71,7 +66,7 @@ impl Work {
         session: Session,
         (batch, table): (Batch, LockTable),
         timing: Timing,
-        (inbox, load): (Arc<Inbox>, Arc<AtomicUsize>),
+        inbox: Arc<Inbox>,
         alarm: Arc<Alarm>,
     ) -> Self {
         let now = core.clock.now();
@@ -81,18 +76,16 @@ impl Work {
             ended: until_ended(session.link().watch()).boxed(),
             session: Arc::new(session),
             batch: Arc::new(batch),
-            table,
+            room: Room::new(table),
             timing,
             inbox,
             orders: VecDeque::new(),
-            load,
             asks: VecDeque::new(),
             unlocks: VecDeque::new(),
             renewals: Vec::new(),
             holds: Holds::default(),
             batches: Batches::default(),
             proofs: Proofs::new(now),
-            gate_opens: None,
             second_look: None,
             idle_since: now,
             closing: false,
@@ -125,10 +118,12 @@ impl Work {
         loop {
             self.take_orders();
             let now = self.core.clock.now();
-            self.gate_opens = self.gate_opens.filter(|opens| now < *opens);
+            self.room.look_at_gate(now);
             self.free_what_expired(now);
             self.send_batches(now, cx);
-            self.send_heartbeat_if_due(now);
+            if self.send_heartbeat_if_due(now) {
+                self.tidy_room(now, cx);
+            }
             if let Poll::Ready(answer) = self.batches.poll(cx) {
                 self.answered();
                 self.batch_answered(answer, cx)?;
@@ -161,6 +156,11 @@ impl Work {
             self.alarm.set_busy(!self.is_idle() || self.proofs.oldest().is_some());
             self.alarm.set_full(self.batches.are_full());
             self.alarm.set(wake);
+            // Who orders something for a lane that is full leaves it to the next answer: either it sees that this one is not, or we see
+            // the order.
+            if !self.batches.are_full() && self.inbox.has_orders() {
+                continue;
+            }
             if wake <= now {
                 // The connection has its turn before.
                 cx.waker().wake_by_ref();
@@ -207,7 +207,7 @@ impl Work {
     /// When it is to be polled whatever happens.
     fn next_wake(&self) -> Instant {
         let late = self.second_look.or_else(|| self.answer_due());
-        let others = [late, self.next_heartbeat(), self.holds.next_expiry(), self.gate_opens];
+        let others = [late, self.next_heartbeat(), self.holds.next_expiry(), self.room.opens()];
         others.into_iter().flatten().fold(self.idle_since + IDLE, Instant::min)
     }
 
@@ -222,7 +222,7 @@ impl Work {
                 });
             }
             Order::Lock(lock) => self.asks.push_back(*lock),
-            Order::Renew(renew) => self.renewals.push(renew),
+            Order::Renew(renew) => self.renewals.push(*renew),
             Order::Unlock(unlock) => self.unlocks.push_back(unlock),
             Order::List(answer) => {
                 let staying = self.holds.all().filter(|held| !held.leaving);
@@ -240,6 +240,7 @@ impl Work {
             self.unload(1);
             lock.refuse(crate::core::closed());
         }
+        self.batches.let_go(crate::core::closed);
         self.holds.lose_all(&Loss::new(LossCause::Closed));
         let tickets: Vec<_> = self.holds.all().map(|held| held.ticket).collect();
         self.unlocks.extend(tickets.into_iter().map(|ticket| Unlock { ticket, answer: None }));
@@ -250,7 +251,7 @@ impl Work {
     }
 
     pub(super) fn unload(&self, keys: usize) {
-        self.load.fetch_sub(keys, Ordering::Relaxed);
+        self.inbox.unload(keys);
     }
 
     /// When the oldest answer is overdue.
@@ -276,7 +277,7 @@ impl Work {
         for order in orders {
             match order {
                 Order::Lock(lock) => self.asks.push_back(*lock),
-                Order::Renew(renew) => self.renewals.push(renew),
+                Order::Renew(renew) => self.renewals.push(*renew),
                 Order::Unlock(unlock) => self.unlocks.push_back(unlock),
                 Order::List(_) | Order::Missing(_) | Order::Close => {}
             }
