@@ -40,8 +40,8 @@ pub(crate) const BATCH: &str = batch!(unfenced);
 pub(crate) const BATCH_FENCED: &str = batch!(fenced);
 
 /// Behind the gate: marks up to `$4` more blocks as those of this session, which has `$3`, while that many fit under `$2`, where a block is
-/// `$1` places in the server's table of locks. A session with blocks counts as if it had filled them, and its quarter of a block; any
-/// other by what it holds. `in_use` is null where somebody else is in the gate.
+/// `$1` places in the server's table of locks. A session with blocks counts as if it had filled them, and the `$5` places that it takes
+/// unasked; any other by what it holds. `in_use` is null where somebody else is in the gate.
 pub(crate) const RESERVE: &str = "\
 select g.in_use, g.taken, case when g.gate then pg_catalog.pg_advisory_unlock(2, 1) end as left_gate \
 from (select r.gate, r.in_use, \
@@ -52,7 +52,7 @@ $3::pg_catalog.int4 operator(pg_catalog.+) least($4::pg_catalog.int8, \
 where m.marked) end as taken \
 from (select t.gate, case when t.gate then (select coalesce(pg_catalog.sum(\
 case when p.blocks operator(pg_catalog.>) 0::pg_catalog.int8 then greatest(p.locks, \
-(p.blocks operator(pg_catalog.*) $1::pg_catalog.int8) operator(pg_catalog.+) ($1::pg_catalog.int8 operator(pg_catalog./) 4::pg_catalog.int8)) else p.locks end)::pg_catalog.int8, 0::pg_catalog.int8) \
+(p.blocks operator(pg_catalog.*) $1::pg_catalog.int8) operator(pg_catalog.+) $5::pg_catalog.int8) else p.locks end)::pg_catalog.int8, 0::pg_catalog.int8) \
 from (select pg_catalog.count(*) as locks, pg_catalog.count(case when l.locktype operator(pg_catalog.=) 'advisory'::pg_catalog.text \
 and l.classid operator(pg_catalog.=) 3::pg_catalog.oid and l.objsubid operator(pg_catalog.=) 2::pg_catalog.int2 then 1 end) as blocks \
 from pg_catalog.pg_locks as l where not l.fastpath group by l.pid) as p) end as in_use \

@@ -89,6 +89,21 @@ pub(crate) struct LockTable {
     pub(crate) capacity: i64,
 }
 
+/// Of a block, at the most: fewer than a lane's keys, so that little of what is reserved stays empty.
+const BLOCK: i64 = 64;
+
+impl LockTable {
+    /// Places that a session takes unasked: a quarter of its share.
+    pub(crate) fn unasked(&self) -> i64 {
+        self.share / 4
+    }
+
+    /// Places that are reserved at a time.
+    pub(crate) fn block(&self) -> i64 {
+        self.share.min(BLOCK)
+    }
+}
+
 impl Session {
     /// Opens one that is to own many locks, with what must be polled for anything to happen.
     pub(crate) async fn open_lane(
@@ -120,7 +135,7 @@ impl Session {
     /// Makes it one that owns many locks.
     async fn make_lane(&self) -> distributed_lock::Result<(Batch, LockTable)> {
         let keys = [Type::INT8_ARRAY, Type::INT8_ARRAY];
-        let room = [Type::INT8, Type::INT8, Type::INT4, Type::INT8];
+        let room = [Type::INT8, Type::INT8, Type::INT4, Type::INT8, Type::INT8];
         let mark = [(&self.random as _, Type::INT4)];
         let client = self.client();
         let (row, plain, fenced, reserve, unreserve, give_back) = tokio::try_join!(
@@ -171,8 +186,8 @@ impl Session {
         table: &LockTable,
         (has, wanted): (i32, i64),
     ) -> Result<Places, DriverError> {
-        let LockTable { share, capacity } = table;
-        let row = self.client().query_one(&batch.reserve, &[share, &(capacity / 2), &has, &wanted]).await?;
+        let (block, half, unasked) = (table.block(), table.capacity / 2, table.unasked());
+        let row = self.client().query_one(&batch.reserve, &[&block, &half, &has, &wanted, &unasked]).await?;
         Ok(match (row.try_get::<_, Option<i64>>("in_use")?, row.try_get::<_, Option<i32>>("taken")?) {
             (Some(in_use), blocks) => Places::Reserved { blocks: blocks.unwrap_or(0), in_use },
             (None, _) => Places::GateTaken,

@@ -107,7 +107,16 @@ impl Request {
             };
             let (answer, answered) = oneshot::channel();
             let Self { ttl, timing, fenced, .. } = *self;
-            let lock = Box::new(Lock { claim, ttl, timing, fenced, waited_as, lane: None, answer: Some(answer) });
+            let lock = Box::new(Lock {
+                claim,
+                key: self.key.clone(),
+                ttl,
+                timing,
+                fenced,
+                waited_as,
+                lane: None,
+                answer: Some(answer),
+            });
             if let Some(lock) = shared.lanes.give(lock) {
                 let place = budget.for_place(core.settings.conn_wait);
                 // A lane that is open answers when it closes.

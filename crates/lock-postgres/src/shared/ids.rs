@@ -5,6 +5,7 @@
 use std::{
     collections::{HashMap, VecDeque},
     fmt,
+    num::NonZeroU64,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -72,7 +73,7 @@ struct Line {
     bell: Arc<Notify>,
     members: usize,
     /// The number of the latest turn.
-    latest: u64,
+    latest: Option<NonZeroU64>,
 }
 
 impl Map {
@@ -110,14 +111,14 @@ impl Ids {
             None => {}
         }
         known.claimed = Some(Claimed { key: key.clone(), held: None, wanted: false });
-        Ok(Claim { ids: self.clone(), id, key: key.clone(), live: true, turn: turn.map(|turn| turn.number) })
+        Ok(Claim { ids: self.clone(), id, live: true, turn: turn.map(|turn| turn.number) })
     }
 
     /// Joins those who wait for this id.
     pub(super) fn join(&self, id: i64) -> InLine {
         let mut map = self.map(id);
         let line = map.known.entry(id).or_default().line.get_or_insert_with(|| {
-            Box::new(Line { turns: Arc::new(Semaphore::new(1)), bell: Arc::default(), members: 0, latest: 0 })
+            Box::new(Line { turns: Arc::new(Semaphore::new(1)), bell: Arc::default(), members: 0, latest: None })
         });
         line.members += 1;
         let (turns, bell) = (Arc::clone(&line.turns), Arc::clone(&line.bell));
@@ -169,11 +170,10 @@ impl Hears for Ids {
 pub(super) struct Claim {
     ids: Ids,
     pub(super) id: i64,
-    pub(super) key: LockKey,
     /// Until it is given up: then somebody else may have one.
     live: bool,
     /// Of who has the turn, to whom a try in vain of its own is no news.
-    turn: Option<u64>,
+    turn: Option<NonZeroU64>,
 }
 
 impl Claim {
@@ -205,7 +205,7 @@ impl Claim {
         let claimed = known.claimed.take();
         let was_held = claimed.as_ref().is_some_and(|claimed| claimed.held.is_some());
         match &known.line {
-            Some(line) if was_held || self.turn != Some(line.latest) => line.bell.notify_one(),
+            Some(line) if was_held || self.turn.is_none() || self.turn != line.latest => line.bell.notify_one(),
             Some(_) => {}
             None => {
                 map.known.remove(&self.id);
@@ -235,7 +235,7 @@ pub(super) struct Turn {
     // Before the place, so that the next one has its turn when this one leaves.
     _permit: Option<OwnedSemaphorePermit>,
     place: InLine,
-    number: u64,
+    number: NonZeroU64,
 }
 
 impl InLine {
@@ -245,10 +245,10 @@ impl InLine {
         let permit = Arc::clone(&self.turns).acquire_owned().await.ok();
         let number = {
             let mut map = self.ids.map(self.id);
+            let number = NonZeroU64::MIN.saturating_add(map.turns);
             map.turns += 1;
-            let number = map.turns;
             if let Some(line) = map.known.get_mut(&self.id).and_then(|known| known.line.as_mut()) {
-                line.latest = number;
+                line.latest = Some(number);
             }
             number
         };

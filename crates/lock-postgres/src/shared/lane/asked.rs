@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use distributed_lock::{Error, LockGuard, Loss, Release, Result, Ttl};
+use distributed_lock::{Error, LockGuard, LockKey, Loss, Release, Result, Ttl};
 use tokio::sync::oneshot;
 
 use super::Lane;
@@ -33,6 +33,7 @@ impl Order {
 #[derive(Debug)]
 pub(in crate::shared) struct Lock {
     pub(in crate::shared) claim: Claim,
+    pub(in crate::shared) key: LockKey,
     pub(in crate::shared) ttl: Ttl,
     /// Of a hold with this TTL.
     pub(in crate::shared) timing: Timing,

@@ -337,10 +337,10 @@ impl Work {
         self.batches.tickets += 1;
         let ticket = Ticket(lock.claim.id, self.batches.tickets);
         let token = token.filter(|_| lock.fenced).map(|token| token.as_ref().copied().map_err(unreadable)).transpose();
-        let Lock { claim, ttl, timing, waited_as, lane, answer, .. } = lock;
+        let Lock { claim, key, ttl, timing, waited_as, lane, answer, .. } = lock;
         let ends = Ends::new(ttl, &timing, sent);
         let deadline = ends.deadline(&self.timing, sent);
-        let draft = HoldRecord::draft(self.core.id, claim.key.clone(), Arc::clone(&self.core.clock))
+        let draft = HoldRecord::draft(self.core.id, key, Arc::clone(&self.core.clock))
             .with_fencing_token(token.as_ref().ok().copied().flatten())
             .with_deadline(Some(deadline))
             .with_max_grace(Some(ends.max_grace(&self.timing)));

@@ -29,17 +29,14 @@ impl Room {
         Self { table, blocks: 0, peak: 0, is_asked: false, opens: None, taken_since: None }
     }
 
-    fn share(&self) -> usize {
-        usize::try_from(self.table.share).unwrap_or_default()
-    }
-
+    /// Keys that it takes unasked.
     fn unasked(&self) -> usize {
-        (self.share() / 4).saturating_sub(OWN_LOCKS)
+        usize::try_from(self.table.unasked()).unwrap_or_default().saturating_sub(OWN_LOCKS)
     }
 
     /// Keys of one block, in which its mark has a place too.
     fn block(&self) -> usize {
-        self.share().saturating_sub(1).max(1)
+        usize::try_from(self.table.block()).unwrap_or_default().saturating_sub(1).max(1)
     }
 
     /// More keys that it may own beside these.
