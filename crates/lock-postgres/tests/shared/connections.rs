@@ -13,7 +13,7 @@ use tokio::{
 
 use crate::{
     bench::{AMPLE, Server, ms, trial, trial_alone},
-    lanes::{give_back, names, session, take},
+    lanes::{all_are_in_line, first_waits_in_the_server, give_back, names, session, start, take},
 };
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -33,14 +33,15 @@ const HELD: usize = 200;
 const WAITERS: usize = 50;
 const SESSIONS: usize = 6;
 
-fn waits(session: &Arc<PostgresSharedSession>, names: &[String]) -> JoinSet<()> {
+async fn waits(session: &Arc<PostgresSharedSession>, names: &[String]) -> JoinSet<()> {
     let mut waiters = JoinSet::new();
     for name in names {
         let (session, name) = (Arc::clone(session), name.clone());
-        waiters.spawn(async move {
+        let waits = async move {
             let guard = session.acquire(name.as_str(), Ttl::UNTIL_RELEASED).await.unwrap();
             guard.release().await.unwrap().exclusive().unwrap();
-        });
+        };
+        start(&mut waiters, waits).await;
     }
     waiters
 }
@@ -49,7 +50,7 @@ async fn many(_cluster: Cluster, server: Server) {
     let (ours, theirs) = (Arc::new(session(&server.config())), session(&server.config()));
     let (own, foreign) = (names("own", HELD), names("foreign", WAITERS / 2));
     let (owned, others) = (take(&ours, &own).await, take(&theirs, &foreign).await);
-    let mut waiters = waits(&ours, &[&own[..WAITERS / 2], &foreign[..]].concat());
+    let mut waiters = waits(&ours, &[&own[..WAITERS / 2], &foreign[..]].concat()).await;
     let mut most = 0;
     // They wait for two seconds.
     for _ in 0..200 {
@@ -88,9 +89,10 @@ async fn herd(server: Server) {
     let (ours, theirs) = (Arc::new(session(&config)), session(&server.config()));
     let guard = theirs.acquire("k", Ttl::UNTIL_RELEASED).await.unwrap();
     ours.acquire("opens the lane", Ttl::UNTIL_RELEASED).await.unwrap().release().await.unwrap().exclusive().unwrap();
-    let mut waiters = waits(&ours, &vec!["k".to_owned(); HERD as usize]);
-    // Until what this opens is open.
-    sleep(Duration::from_secs(1)).await;
+    let mut waiters = waits(&ours, &vec!["k".to_owned(); HERD as usize]).await;
+    // Then all that this opens is open: the session that waits for the end of the holder's lane, and the one that keeps house.
+    first_waits_in_the_server(&server, "k").await;
+    all_are_in_line(&ours).await;
     proxy.reset_counts();
     sleep(Duration::from_secs(2)).await;
     let waiting = proxy.round_trips().unwrap();

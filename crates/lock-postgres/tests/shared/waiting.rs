@@ -19,7 +19,10 @@ use tokio::{
 
 use crate::{
     bench::{AMPLE, Server, Watch, ms, trial},
-    lanes::{backend_of, give_back, id, names, session, take},
+    lanes::{
+        all_are_in_line, backend_of, first_waits_in_the_server, give_back, id, names, nobody_waits_in_the_server,
+        session, start, take,
+    },
 };
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -31,20 +34,42 @@ pub(crate) fn trials() -> Vec<Trial> {
     ]
 }
 
-/// How long one comes after another: so that the one before has asked whom it asks.
-const APART: Duration = ms(50);
+/// Of whom a line waits first.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Behind {
+    /// A holder or a waiter of the same session, of whom the server shows nothing.
+    Ours,
+    Others,
+}
+
+impl Behind {
+    async fn first_in_line_waits(self, server: &Server, session: &PostgresSharedSession, key: &str) {
+        if self == Self::Others {
+            first_waits_in_the_server(server, key).await;
+        }
+        all_are_in_line(session).await;
+    }
+}
 
 /// Tasks that wait for it, one after the other; who is served out of turn panics. How many were served.
-async fn queue(session: &Arc<PostgresSharedSession>, key: &str, count: usize) -> (JoinSet<()>, Arc<AtomicUsize>) {
+async fn queue(
+    server: &Server,
+    session: &Arc<PostgresSharedSession>,
+    key: &str,
+    count: usize,
+    behind: Behind,
+) -> (JoinSet<()>, Arc<AtomicUsize>) {
     let (mut waiters, served) = (JoinSet::new(), Arc::<AtomicUsize>::default());
     for place in 0..count {
-        let (session, served, key) = (Arc::clone(session), Arc::clone(&served), key.to_owned());
-        waiters.spawn(async move {
-            let guard = session.acquire(key.as_str(), Ttl::UNTIL_RELEASED).await.unwrap();
-            assert_eq!(served.fetch_add(1, Ordering::SeqCst), place, "served out of turn");
+        let (ours, counts, name) = (Arc::clone(session), Arc::clone(&served), key.to_owned());
+        let waits = async move {
+            let guard = ours.acquire(name.as_str(), Ttl::UNTIL_RELEASED).await.unwrap();
+            assert_eq!(counts.fetch_add(1, Ordering::SeqCst), place, "served out of turn");
             guard.release().await.unwrap().exclusive().unwrap();
-        });
-        sleep(APART).await;
+        };
+        start(&mut waiters, waits).await;
+        let of_it = if place == 0 { behind } else { Behind::Ours };
+        of_it.first_in_line_waits(server, session, key).await;
     }
     (waiters, served)
 }
@@ -59,10 +84,12 @@ async fn all(mut waiters: JoinSet<()>) {
 async fn in_order(server: Server) {
     let (ours, theirs) = (Arc::new(session(&server.short())), session(&server.short()));
     let locker = server.locker();
-    let holders: [&dyn Locker; 3] = [&*ours, &theirs, &locker];
-    for holder in holders {
+    let holders: [(&dyn Locker, Behind); 3] =
+        [(&*ours, Behind::Ours), (&theirs, Behind::Others), (&locker, Behind::Others)];
+    for (holder, behind) in holders {
+        nobody_waits_in_the_server(&server, "k").await;
         let guard = holder.acquire("k", Ttl::UNTIL_RELEASED).await.unwrap();
-        let (waiters, served) = queue(&ours, "k", 6).await;
+        let (waiters, served) = queue(&server, &ours, "k", 6, behind).await;
         // What is looked for is that nothing happens.
         sleep(ms(200)).await;
         assert_eq!(served.load(Ordering::SeqCst), 0, "one got a key that is held");
@@ -81,22 +108,27 @@ async fn in_order(server: Server) {
 async fn first_gives_up(server: Server) {
     let (ours, theirs) = (Arc::new(session(&server.short())), session(&server.short()));
     let locker = server.locker();
-    let holders: [&dyn Locker; 3] = [&*ours, &theirs, &locker];
-    for holder in holders {
+    let holders: [(&dyn Locker, Behind); 3] =
+        [(&*ours, Behind::Ours), (&theirs, Behind::Others), (&locker, Behind::Others)];
+    for (holder, behind) in holders {
         for elapses in [false, true] {
+            nobody_waits_in_the_server(&server, "k").await;
             let guard = holder.acquire("k", Ttl::UNTIL_RELEASED).await.unwrap();
-            let first = Arc::clone(&ours);
-            let limit = if elapses { ms(300) } else { AMPLE * 2 };
-            let first = tokio::spawn(async move { first.acquire_within("k", Ttl::UNTIL_RELEASED, limit).await });
-            // Until it has asked the server, which nothing need show.
-            sleep(ms(150)).await;
-            let (waiters, served) = queue(&ours, "k", 3).await;
-            if elapses {
-                assert!(matches!(first.await.unwrap(), Ok(Attempt::Contended(_))));
-            } else {
-                sleep(ms(50)).await;
-                first.abort();
-                assert!(first.await.unwrap_err().is_cancelled());
+            let asks = Arc::clone(&ours);
+            let limit = if elapses { ms(1_000) } else { AMPLE * 2 };
+            let mut first = JoinSet::new();
+            let waits = async move { asks.acquire_within("k", Ttl::UNTIL_RELEASED, limit).await };
+            let handle = start(&mut first, waits).await;
+            behind.first_in_line_waits(&server, &ours, "k").await;
+            let (waiters, served) = queue(&server, &ours, "k", 3, Behind::Ours).await;
+            assert!(first.try_join_next().is_none(), "it ended before the others came");
+            if !elapses {
+                handle.abort();
+            }
+            let gave_up = first.join_next().await.unwrap();
+            match elapses {
+                true => assert!(matches!(gave_up.unwrap(), Ok(Attempt::Contended(_)))),
+                false => assert!(gave_up.unwrap_err().is_cancelled()),
             }
             assert_eq!(served.load(Ordering::SeqCst), 0, "one got a key that is held");
             guard.release().await.unwrap().exclusive().unwrap();
@@ -151,7 +183,7 @@ async fn stuck(server: Server) {
     for name in &stuck {
         stranger.execute("SELECT pg_advisory_lock($1)", &[&id(name)]).await.unwrap();
     }
-    let waiting = join_all(stuck.iter().map(|name| queue(&session, name, 4))).await;
+    let waiting = join_all(stuck.iter().map(|name| queue(&server, &session, name, 4, Behind::Others))).await;
     let neighbours = async {
         for round in 0..10 {
             let turns = names(&format!("of round {round}"), 50);
