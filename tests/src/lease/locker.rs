@@ -27,12 +27,6 @@ impl LockerKind {
         Self::Shared,
     ];
 
-    /// Whether its tests judge every change; those of one that is not run with `--include-ignored`.
-    #[must_use]
-    pub fn is_finished(self) -> bool {
-        self == Self::Postgres
-    }
-
     /// As it is called in names of tests and in arguments.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -46,6 +40,16 @@ impl LockerKind {
     #[must_use]
     pub fn parse(name: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|kind| kind.name() == name)
+    }
+
+    /// How soon a runner of a test tries again. After a stop or a step-down others go first for twice as long, which is all that lets them
+    /// where nobody queues: long enough for a busy machine to tell them.
+    #[must_use]
+    pub fn retry_interval(self) -> Duration {
+        Duration::from_millis(match self {
+            Self::Postgres => 100,
+            Self::Shared => 500,
+        })
     }
 
     /// What a runner promises, for standbys that can hear of a release and of the end of a session: the bounds of a shared session are

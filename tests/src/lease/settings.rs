@@ -61,8 +61,7 @@ impl Settings {
     #[must_use]
     pub fn lease(&self) -> LeaseConfig {
         let config = LeaseConfig::new().with_ttl(self.ttl).with_grace(self.grace);
-        // After a loss it is to stand by again soon.
-        config.with_retry_interval(Duration::from_millis(100))
+        config.with_retry_interval(self.locker.retry_interval())
     }
 
     /// What it runs on.

@@ -134,8 +134,9 @@ async fn until_nearly_t(bench: Bench) -> Result<(), Failure> {
         let went_on = SHORT.ttl - earlier;
         sleep(went_on).await;
         leader.signal(Signal::CONT)?;
-        let (ended, next) = (leader.ends().await?, standby.leads().await?);
+        let ended = leader.ends().await?;
         assert!(ended.lost.is_some(), "{ended:?}");
+        let next = bench.next_leader(&mut leader, &mut standby).await?;
         apart(promised.overlap_frozen, &ended, next);
         bench.server.has_a_standby().await?;
         std::mem::swap(&mut leader, &mut standby);

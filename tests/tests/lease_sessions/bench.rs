@@ -16,7 +16,7 @@ use lock_testkit::{Observer, Proxy, proxy::Flow, wait_until};
 use crate::{
     intruder::Intruder,
     referee::Referee,
-    replica::Replica,
+    replica::{self, Next, Replica},
     server::{AMPLE, Server, line, ms, shortened},
 };
 
@@ -106,6 +106,28 @@ impl Pair {
         self.proxy.reset_counts();
         let answered = wait_until(AMPLE, "a heartbeat", async || self.proxy.counts().ready > 0);
         answered.await.unwrap();
+    }
+
+    /// Waits until one leads again after a loss, which `standby` then is.
+    pub(crate) async fn next_leader(&mut self) -> Next {
+        replica::next_leader(&mut self.leader, &mut self.standby).await
+    }
+
+    /// Who led first and lost it, once the `next` leader is known.
+    pub(crate) fn former(&self, next: &Next) -> &Replica {
+        if next.again { &self.standby } else { &self.leader }
+    }
+
+    /// Nothing happened but the loss of the first term, which its replica told of in these words, and a change of roles after the next one.
+    pub(crate) fn ensure_told(&self, next: &Next, lost: &[&str]) {
+        let (before_next, before_last, terms) = match next.again {
+            true => (lost, &["stands by"][..], ["leader", "leader", "standby"]),
+            false => (&["stands by"][..], lost, ["leader", "standby", "leader"]),
+        };
+        let stepped_down = ["leads", "told: StepDown", "ended: Ok, kept, released"];
+        assert_eq!(self.standby.events(), [before_next, &stepped_down].concat());
+        assert_eq!(self.leader.events(), [before_last, &["leads"]].concat());
+        assert_eq!(self.referee.terms(), terms);
     }
 
     /// Two jobs never worked at once for longer than this, and each term had a higher token than the one before.

@@ -123,11 +123,15 @@ async fn overstays(server: Server) {
 /// Both sessions are silent for longer than the role's limits: the leader's between its heartbeats, the standby's in the queue.
 async fn idle_timeouts(server: Server) {
     let admin = server.admin().await;
-    let role = "CREATE ROLE case_14_runner LOGIN;
-        ALTER ROLE case_14_runner SET idle_session_timeout = '1s';
-        ALTER ROLE case_14_runner SET idle_in_transaction_session_timeout = '1s'";
-    admin.batch_execute(role).await.unwrap();
-    let (referee, config) = (Referee::default(), PostgresConfig::from_url(server.url_of("case_14_runner")));
+    // Roles are the whole server's, so each locker has one.
+    let role = format!("case_14_runner_{}", server.locker);
+    let create = format!(
+        "CREATE ROLE {role} LOGIN;
+        ALTER ROLE {role} SET idle_session_timeout = '1s';
+        ALTER ROLE {role} SET idle_in_transaction_session_timeout = '1s'"
+    );
+    admin.batch_execute(&create).await.unwrap();
+    let (referee, config) = (Referee::default(), PostgresConfig::from_url(server.url_of(&role)));
     // A heartbeat every 3.5 s.
     let lease = lease().with_ttl(Duration::from_secs(28));
     let leader = server.start("leader", &config, lease.clone(), &referee, obedient);

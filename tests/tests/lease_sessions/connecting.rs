@@ -62,7 +62,7 @@ async fn refused(cluster: Cluster, server: Server) {
     for replica in [&one, &other] {
         replica.nth_event(retries(server.locker), "asked in vain: Unavailable").await;
         replica.watch.health().unwrap();
-        assert_eq!(replica.events(), ["stands by", "asked in vain: Unavailable"]);
+        assert_eq!(replica.all_events(), ["stands by", "asked in vain: Unavailable"]);
     }
     assert!(referee.terms().is_empty());
     tokio::task::block_in_place(|| cluster.restart()).unwrap();

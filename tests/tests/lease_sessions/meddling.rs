@@ -8,6 +8,7 @@ use tests::lease::locker::LockerKind;
 use crate::{
     bench::{deaf, intruded, lease, meddle, within},
     referee::Referee,
+    replica::next_leader,
     server::{Server, Watch, shortened, trial},
 };
 
@@ -44,21 +45,26 @@ struct Meddled {
 async fn noticed(server: Server, Meddled { by, loss, forgotten }: Meddled) {
     let (intruder, intruded) = intruded(&server).await;
     let referee = Referee::default();
-    let leader = server.start("leader", &shortened(intruded), lease(), &referee, deaf);
+    let mut leader = server.start("leader", &shortened(intruded), lease(), &referee, deaf);
     leader.leads().await;
-    let standby = server.start("standby", &shortened(server.config()), lease(), &referee, deaf);
+    let mut standby = server.start("standby", &shortened(server.config()), lease(), &referee, deaf);
     server.standbys(1).await;
     let promised = leader.promised();
     let watch = Watch::start();
     meddle(&server, &intruder, by).await;
     watch.at_within(leader.event(&format!("told: {loss}")).await, promised.detection, "the leader is told");
-    leader.event(&format!("ended: Dropped, {loss}, lost")).await;
+    let (told, ended) = (format!("told: {loss}"), format!("ended: Dropped, {loss}, lost"));
+    leader.event(&ended).await;
     // Where the server has kept the lock it is free when the job has ended.
     let kept = if forgotten { Duration::ZERO } else { promised.detection + promised.grace };
     let takeover = within(promised.takeover_killed) + kept;
-    watch.at_within(standby.event("leads").await, takeover, "the standby leads");
-    // It has its place in the queue again, on a session that nobody meddled with.
+    let next = next_leader(&mut leader, &mut standby).await;
+    watch.at_within(next.at, takeover, "one leads again");
+    // The other one has its place in the queue, on a session that nobody meddled with.
     server.standbys(1).await;
+    let lost = ["stands by", "leads", &told, &ended, "leads"];
+    let (of_next, of_other) = if next.again { (&lost[..], &lost[..2]) } else { (&lost[..2], &lost[..]) };
+    assert_eq!(standby.events(), of_next);
     let _closed = standby.close().await;
     leader.leads().await.ensure_valid().unwrap();
     let overlap = referee.overlap();
@@ -66,9 +72,9 @@ async fn noticed(server: Server, Meddled { by, loss, forgotten }: Meddled) {
     println!("overlap {overlap:?}, bound {bound}");
     assert!(overlap <= within(bound), "two worked for {overlap:?}");
     referee.ensure_tokens_rise();
-    assert_eq!(referee.terms(), ["leader", "standby", "leader"]);
-    let ended = format!("ended: Dropped, {loss}, lost");
-    assert_eq!(leader.events(), ["stands by", "leads", &format!("told: {loss}"), &ended, "leads"]);
+    let [next, other] = if next.again { ["leader", "standby"] } else { ["standby", "leader"] };
+    assert_eq!(referee.terms(), ["leader", next, other]);
+    assert_eq!(leader.events(), of_other);
     let _closed = leader.close().await;
     server.quiet().await;
 }

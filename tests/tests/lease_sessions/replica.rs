@@ -103,8 +103,18 @@ impl Replica {
         at.unwrap()
     }
 
-    /// What happened, in order, with attempts that fail one after the other as one.
+    /// What happened, in order, without attempts that a shared session found unanswered: it asks the server now and then while it stands
+    /// by, and on a busy machine an answer may come too late.
     pub(crate) fn events(&self) -> Vec<String> {
+        let mut lines = self.all_events();
+        if self.kind == LockerKind::Shared {
+            lines.retain(|line| line != "asked in vain: Unavailable");
+        }
+        lines
+    }
+
+    /// What happened, in order, with attempts that fail one after the other as one.
+    pub(crate) fn all_events(&self) -> Vec<String> {
         let mut lines = self.log.lines();
         lines.dedup_by(|line, before| line == before && line.starts_with("asked in vain"));
         lines
@@ -115,6 +125,11 @@ impl Replica {
         let ends = self.ends.lock().unwrap();
         let [end] = &ends[..] else { panic!("not one end: {ends:?}") };
         end.clone()
+    }
+
+    /// The first term that a loss or a step-down ended.
+    pub(crate) fn first_end(&self) -> TermEnd<&'static str, &'static str> {
+        self.ends.lock().unwrap().first().expect("no term has ended").clone()
     }
 
     pub(crate) fn has_no_end(&self) -> bool {
@@ -134,6 +149,28 @@ impl Replica {
         self.locker.close().await.unwrap();
         exit
     }
+}
+
+/// Who led after a loss.
+#[derive(Debug)]
+pub(crate) struct Next {
+    pub(crate) at: Instant,
+    /// Whether it is the one that had lost it.
+    pub(crate) again: bool,
+}
+
+/// Waits until one leads again after the first term of `former` was lost, which `standby` then is. The former leader contends beside the
+/// standby, and where nobody queues it may be the first.
+pub(crate) async fn next_leader(former: &mut Replica, standby: &mut Replica) -> Next {
+    let (at, again) = tokio::select! {
+        at = standby.event("leads") => (at, false),
+        at = former.nth_event(2, "leads") => (at, true),
+    };
+    assert!(!again || former.kind == LockerKind::Shared, "it did not queue behind the standby");
+    if again {
+        std::mem::swap(former, standby);
+    }
+    Next { at, again }
 }
 
 /// What a run says of itself, each line with its time.

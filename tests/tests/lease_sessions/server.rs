@@ -49,6 +49,10 @@ impl Server {
         referee: &Referee,
         job: impl Fn(Term) -> Work + Send + Sync + 'static,
     ) -> Replica {
+        let lease = match self.locker {
+            LockerKind::Postgres => lease,
+            shared => lease.with_retry_interval(shared.retry_interval()),
+        };
         Replica::start(name, (self.locker, self.locker.open(config).unwrap()), lease, referee, job)
     }
 

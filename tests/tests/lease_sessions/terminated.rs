@@ -28,26 +28,22 @@ pub(crate) fn trials(locker: LockerKind) -> Vec<Trial> {
 
 /// The leader hears of it by its socket, long before a heartbeat would find it.
 async fn after_a_heartbeat(server: Server) {
-    let pair = Pair::patient(&server, obedient).await;
+    let mut pair = Pair::patient(&server, obedient).await;
     let holder = server.holder().await;
     pair.heartbeat_is_answered().await;
     let watch = Watch::start();
     server.observer.terminate(holder).await.unwrap();
     watch.at_within(pair.leader.event("told: SessionEnded").await, ms(100), "the leader is told");
     let bound = within(pair.standby.promised().takeover_killed);
-    watch.at_within(pair.standby.event("leads").await, bound, "the standby leads");
+    let next = pair.next_leader().await;
+    watch.at_within(next.at, bound, "one leads again");
     pair.ensure_roles_can_change_back(&server).await;
     pair.ensure_overlap(pair.leader.promised().overlap_forgotten);
-    let end = pair.leader.only_end();
+    let end = pair.former(&next).first_end();
     let loss = end.loss.expect("it was lost");
     assert_eq!((loss.cause(), state_of(&loss).as_deref()), (LossCause::SessionEnded, Some("57P01")));
     assert_eq!(end.result, Some(Ok("wound down")));
-    assert_eq!(
-        pair.leader.events(),
-        ["stands by", "leads", "told: SessionEnded", "ended: Ok, SessionEnded, lost", "leads"]
-    );
-    assert_eq!(pair.standby.events(), ["stands by", "leads", "told: StepDown", "ended: Ok, kept, released"]);
-    assert_eq!(pair.referee.terms(), ["leader", "standby", "leader"]);
+    pair.ensure_told(&next, &["stands by", "leads", "told: SessionEnded", "ended: Ok, SessionEnded, lost"]);
     pair.end(&server).await;
 }
 
@@ -94,7 +90,7 @@ async fn during_a_heartbeat(server: Server) {
 async fn while_the_job_runs_sql(server: Server) {
     let url = server.url.clone();
     let job = move |term: Term| -> Work { Box::pin(query(url.clone(), term)) };
-    let pair = Pair::patient(&server, job).await;
+    let mut pair = Pair::patient(&server, job).await;
     let runs = wait_until(AMPLE, "the job's statement", async || {
         let sessions = server.observer.sessions().await.unwrap();
         sessions.iter().any(|session| session.wait_event.as_deref() == Some("PgSleep"))
@@ -104,10 +100,11 @@ async fn while_the_job_runs_sql(server: Server) {
     let watch = Watch::start();
     server.observer.terminate(holder).await.unwrap();
     watch.at_within(pair.leader.event("told: SessionEnded").await, ms(100), "the leader is told");
-    pair.standby.event("leads").await;
+    let next = pair.next_leader().await;
     pair.ensure_roles_can_change_back(&server).await;
     pair.ensure_overlap(pair.leader.promised().overlap_forgotten);
-    assert_eq!(pair.leader.only_end().result, Some(Ok("gave its statement up")));
+    assert_eq!(pair.former(&next).first_end().result, Some(Ok("gave its statement up")));
+    pair.ensure_told(&next, &["stands by", "leads", "told: SessionEnded", "ended: Ok, SessionEnded, lost"]);
     pair.end(&server).await;
 }
 
