@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use distributed_lock::{Backend, MemoryLocker};
-use lock_postgres::{PostgresLocker, PostgresScopedLocker};
+use lock_postgres::{PostgresLocker, PostgresScopedLocker, PostgresSharedSession};
 
 /// The header of the column that names tests.
 const COLUMN: &str = "measured by";
@@ -111,10 +111,11 @@ fn every_promise_names_tests_that_exist() {
 fn bounds_in_the_document_are_those_the_lockers_print() {
     let document = document();
     let url = "postgres://app@db.example/shop";
-    let lockers: [Box<dyn Backend>; 3] = [
+    let lockers: [Box<dyn Backend>; 4] = [
         Box::new(MemoryLocker::new()),
         Box::new(PostgresLocker::from_url(url).unwrap()),
         Box::new(PostgresScopedLocker::from_url(url).unwrap()),
+        Box::new(PostgresSharedSession::from_url(url).unwrap()),
     ];
     for locker in lockers {
         let mut guarantees = locker.guarantees();

@@ -185,7 +185,6 @@ impl Core {
     }
 
     /// Nothing is begun any more.
-    #[cfg(feature = "shared-session")]
     pub(crate) fn tell_closed(&self) {
         self.closed.tell();
     }

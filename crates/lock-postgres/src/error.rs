@@ -64,7 +64,6 @@ pub(crate) fn wrap(error: tokio_postgres::Error, doing: &'static str) -> Error {
 }
 
 /// The same of an error that several are told.
-#[cfg(feature = "shared-session")]
 pub(crate) fn shared(error: &std::sync::Arc<tokio_postgres::Error>, doing: &'static str) -> Error {
     let told = crate::link::SharedError(std::sync::Arc::clone(error));
     let ours = Error::new(classify(error), format!("could not {doing}")).with_source(told);

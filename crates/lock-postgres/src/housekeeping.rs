@@ -88,9 +88,7 @@ impl Housekeeping {
     ) -> Self {
         let listens_to = match (settings.hand_over, &beside) {
             (true, None) => Some(sql::LISTEN),
-            #[cfg(feature = "shared-session")]
             (true, Some(_)) => Some(crate::sql_lanes::LISTEN_TO_ALL),
-            #[cfg(feature = "shared-session")]
             (false, Some(_)) => Some(crate::sql_lanes::LISTEN),
             _ => None,
         };

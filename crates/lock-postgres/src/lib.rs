@@ -1,7 +1,8 @@
 //! Distributed locks on PostgreSQL advisory locks.
 //!
 //! [`PostgresLocker`] keeps each hold on a reserved connection of its own. Its holds are leases that the server enforces, its
-//! waiters queue in the server, and every grant carries a fencing token. [`PostgresScopedLocker`] runs a body under a lock that a
+//! waiters queue in the server, and every grant carries a fencing token. [`PostgresSharedSession`] holds many locks on each of a few
+//! sessions: for many keys, and for the lease runner. [`PostgresScopedLocker`] runs a body under a lock that a
 //! transaction holds, and [`with_transaction`](PostgresScopedLocker::with_transaction) gives the body that very transaction. All
 //! exclude each other on the same key, namespace and database.
 //!
@@ -28,7 +29,8 @@
 //! | housekeeping | one connection more, on a thread of its own: for `Inspect`, with `hand_over`, and while somebody waits for longer than 3.4 s |
 //! | transaction form | no TTL: what the body did commits with the lock or not at all; a body silent for 17 s loses it |
 //!
-//! Over a pool that you bring (`with_pool`), drop and notice are weaker, as its docs say.
+//! Over a pool that you bring (`with_pool`), drop and notice are weaker, as its docs say. Of [`PostgresSharedSession`] other rows hold for
+//! waiting, connections and a runtime that is not polled, as its docs say, and the locks of one of its sessions are lost together.
 //!
 //! # Not guaranteed
 //!
@@ -64,11 +66,9 @@ mod reserved;
 mod runtime;
 mod scoped;
 mod session;
-#[cfg(feature = "shared-session")]
 mod shared;
 #[macro_use]
 mod sql;
-#[cfg(feature = "shared-session")]
 mod sql_lanes;
 mod timer;
 mod timing;
@@ -81,8 +81,6 @@ pub use config::PostgresConfig;
 pub use key::KeyScheme;
 pub use locker::PostgresLocker;
 pub use scoped::PostgresScopedLocker;
-#[cfg(feature = "shared-session")]
-#[doc(hidden)]
 pub use shared::PostgresSharedSession;
 
 #[cfg(doctest)]

@@ -45,7 +45,6 @@ enum Relies {
     Nobody,
     One(HoldRecord),
     /// Many, of whom whoever watches the connection knows: it drops the session once they are told.
-    #[cfg(feature = "shared-session")]
     Many,
 }
 
@@ -186,7 +185,6 @@ impl Link {
     }
 
     /// Keeps the socket open until the session is dropped, also when the connection fails.
-    #[cfg(feature = "shared-session")]
     pub(crate) fn set_many_holders(&self) {
         if let Self::Own(own) = self {
             own.holder.set(Relies::Many);

@@ -60,7 +60,6 @@ pub(crate) fn guarantees(session: &Timing, world: Option<World>, watched: Option
 }
 
 /// The same of locks on lanes, for a waiter that hears nothing and tries again after `poll`.
-#[cfg(feature = "shared-session")]
 pub(crate) fn on_lanes(mut guarantees: Guarantees, session: &Timing, poll: Duration) -> Guarantees {
     let tries = poll + PROMPTLY;
     guarantees.takeover_released = Bound::Within(tries);

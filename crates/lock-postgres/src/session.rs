@@ -24,13 +24,11 @@ use crate::{
 };
 
 mod asking;
-#[cfg(feature = "shared-session")]
 mod batch;
 mod opening;
 mod ttl;
 
 use asking::Asking;
-#[cfg(feature = "shared-session")]
 pub(crate) use batch::{Batch, BatchAnswer, Keys, LockTable, Places};
 use opening::initialize;
 use ttl::SessionTtl;

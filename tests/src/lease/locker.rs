@@ -3,7 +3,7 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use distributed_lock::{Bound, Locker, lease::LeaseGuarantees};
-use lock_postgres::PostgresConfig;
+use lock_postgres::{PostgresConfig, PostgresLocker, PostgresSharedSession};
 
 use super::Failure;
 
@@ -20,12 +20,8 @@ pub enum LockerKind {
 }
 
 impl LockerKind {
-    /// Those that this build has.
-    pub const ALL: &'static [Self] = &[
-        Self::Postgres,
-        #[cfg(feature = "shared-session")]
-        Self::Shared,
-    ];
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::Postgres, Self::Shared];
 
     /// As it is called in names of tests and in arguments.
     #[must_use]
@@ -36,10 +32,10 @@ impl LockerKind {
         }
     }
 
-    /// The one of this name, if this build has it.
+    /// The one of this name.
     #[must_use]
     pub fn parse(name: &str) -> Option<Self> {
-        Self::ALL.iter().copied().find(|kind| kind.name() == name)
+        Self::ALL.into_iter().find(|kind| kind.name() == name)
     }
 
     /// How soon a runner of a test tries again. After a stop or a step-down others go first for twice as long, which is all that lets them
@@ -71,11 +67,8 @@ impl LockerKind {
     /// Where a setting breaks its rule.
     pub fn open(self, config: &PostgresConfig) -> Result<Arc<dyn Locker>, Failure> {
         match self {
-            Self::Postgres => Ok(Arc::new(lock_postgres::PostgresLocker::new(config)?)),
-            #[cfg(feature = "shared-session")]
-            Self::Shared => Ok(Arc::new(lock_postgres::PostgresSharedSession::new(config)?)),
-            #[cfg(not(feature = "shared-session"))]
-            Self::Shared => Err("this build has no shared session".into()),
+            Self::Postgres => Ok(Arc::new(PostgresLocker::new(config)?)),
+            Self::Shared => Ok(Arc::new(PostgresSharedSession::new(config)?)),
         }
     }
 }

@@ -36,6 +36,6 @@ fn main() -> ExitCode {
         starved::trials,
         watched::trials,
     ];
-    let of = |locker: &LockerKind| topics.iter().flat_map(|trials| trials(*locker)).collect::<Vec<_>>();
-    libtest_mimic::run(&arguments, LockerKind::ALL.iter().flat_map(of).collect()).exit_code()
+    let of = |locker| topics.iter().flat_map(move |trials| trials(locker));
+    libtest_mimic::run(&arguments, LockerKind::ALL.into_iter().flat_map(of).collect()).exit_code()
 }

@@ -50,6 +50,6 @@ fn main() -> ExitCode {
         failover::trials,
         slow::trials,
     ];
-    let of = |locker: &LockerKind| themes.iter().flat_map(|trials| trials(*locker)).collect::<Vec<_>>();
-    libtest_mimic::run(&arguments, LockerKind::ALL.iter().flat_map(of).collect()).exit_code()
+    let of = |locker| themes.iter().flat_map(move |trials| trials(locker));
+    libtest_mimic::run(&arguments, LockerKind::ALL.into_iter().flat_map(of).collect()).exit_code()
 }

@@ -31,7 +31,6 @@ use tokio_postgres::{
     tls::MakeTlsConnect,
 };
 
-#[cfg(feature = "shared-session")]
 pub(crate) use self::socket::Readiness;
 pub(crate) use self::{
     driver::Driver,

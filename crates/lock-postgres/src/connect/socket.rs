@@ -22,7 +22,6 @@ use tokio::{
     time::{Instant, sleep, timeout_at},
 };
 
-#[cfg(feature = "shared-session")]
 use tokio::io::Interest;
 
 use super::string::{Host, Target};
@@ -263,7 +262,6 @@ fn unless_it_would_block<T>(mut call: impl FnMut() -> io::Result<T>) -> Poll<io:
 #[derive(Clone)]
 pub(crate) struct SocketHandle {
     socket: Arc<socket2::Socket>,
-    #[cfg_attr(not(feature = "shared-session"), expect(dead_code, reason = "only a lane goes direct"))]
     direct: Arc<Direct>,
 }
 
@@ -276,25 +274,21 @@ impl SocketHandle {
 
     /// From now on no runtime waits for the socket: whoever drives the connection is to poll it when the
     /// [`readiness`](Self::readiness) of the socket says so, on any thread.
-    #[cfg(feature = "shared-session")]
     pub(crate) fn go_direct(&self) {
         self.direct.wanted.store(true, Ordering::Relaxed);
     }
 
     /// The next poll is to look whether there is something to read.
-    #[cfg(feature = "shared-session")]
     pub(crate) fn look(&self) {
         self.direct.is_empty.store(false, Ordering::Release);
     }
 
     /// Whether the last write found no room.
-    #[cfg(feature = "shared-session")]
     pub(crate) fn is_full(&self) -> bool {
         self.direct.is_full.load(Ordering::Relaxed)
     }
 
     /// For the current runtime, which must be one that waits for sockets.
-    #[cfg(feature = "shared-session")]
     pub(crate) fn readiness(&self) -> io::Result<Readiness> {
         let socket = self.socket.try_clone()?;
         let stream = match socket.local_addr()?.is_unix() {
@@ -332,13 +326,11 @@ impl fmt::Debug for SocketHandle {
 }
 
 /// When a connection that went direct is to be polled, as one runtime sees it.
-#[cfg(feature = "shared-session")]
 pub(crate) struct Readiness {
     stream: Stream,
     direct: Arc<Direct>,
 }
 
-#[cfg(feature = "shared-session")]
 impl Readiness {
     /// Completes when there is something to read, or room to write where that was missing. Cancel safe.
     pub(crate) async fn ready(&self) {

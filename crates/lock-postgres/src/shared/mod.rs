@@ -30,10 +30,79 @@ use self::{beacons::Beacons, ids::Ids, lanes::Lanes, looks::Looks, notices::Noti
 
 /// PostgreSQL advisory locks, many on each of a few sessions.
 ///
-/// Locks are taken and given back by sessions that each own many (*lanes*), on a thread of their own; what is asked at the same time
-/// goes in one statement. A wait for a lock that another such locker holds costs no connection: the holder's locker tells of the release,
-/// and one connection for each of its sessions waits for their end. Who waits while others queue in the server, or for a lock that
-/// somebody else holds who tells nobody, queues in the server too, on a connection of the pool, and has the lock there.
+/// For a process that holds many keys or runs many jobs: thousands of locks cost tens of connections, and the
+/// [`LeaseRunner`](distributed_lock::lease::LeaseRunner) runs on it unchanged. It excludes the other lockers of this crate on the same
+/// key, namespace and database, and waits beside them.
+///
+/// Locks are taken and given back by sessions that each own many (*lanes*); what is asked at the same time goes in one statement. A lane
+/// is full at 256 keys of one TTL: the next key, or another TTL, opens another lane. Once there are lanes for eight TTLs, a key with yet
+/// another one shares a lane of a shorter TTL. A lane that has owned nothing for 60 s ends. Give the keys of one process few different TTLs;
+/// all that are held until released have one, `session_ttl`.
+///
+/// # What is lost together
+/// A lane is the unit of heartbeat and of loss: when its session ends, all that it holds is lost, and told, at the same moment; what other
+/// lanes hold is untouched. A key of it that somebody else unlocked is lost alone, once a look at the server's locks has found that out,
+/// every three heartbeats or so. Nothing is revived: whoever wants a lost key acquires it anew.
+///
+/// Heartbeats go from a thread of the locker's own. So a lock held until released outlives an application runtime that is blocked, for as
+/// long as that lasts; one with a TTL ends with it, since nobody but its holder renews it. A holder sees the end of its TTL or that of its
+/// lane's lease, whichever is first.
+///
+/// # Waiting
+/// Waiters of one locker are served in the order they came, and wait for a key of their own locker without the server. A wait for a lock
+/// that a lane of another locker holds costs no connection of its own: that locker tells of the release, and one connection waits for the
+/// end of its session, whatever the number of keys. Who hears nothing tries again after 50 ms, and then ever more rarely, up to every 5 s.
+/// Who has to wait while others queue in the server, or for a lock of somebody who tells nobody (another kind of locker, a foreign client),
+/// and whom others were quicker than more than twice in a row, queues in the server, on a connection of the pool (`pool_size`), and has the
+/// lock there.
+/// Between lockers there is no order ([`Fairness::Unordered`]).
+///
+/// # Connections
+/// One for each lane, one that keeps house, one for each lane of another locker that is waited for (16 at most), and up to `pool_size` for
+/// those who queue in the server. `docs/postgres.md` has the arithmetic.
+///
+/// # Errors
+/// Of an acquire, by kind; contention is an [`Attempt`], not an error.
+///
+/// | kind | when |
+/// |---|---|
+/// | `InvalidInput` | a TTL breaks a rule: the shortest is 1 s |
+/// | `Deadlock` | this very task holds the key that it would wait for |
+/// | `LimitReached` | the server's table of locks is half full, or was full (53200): nothing of this call is kept, other holds are untouched |
+/// | `Unavailable` | the server was not reached or did not answer in time, or lanes ended under the call: you do not hold the lock |
+/// | `Indeterminate` | it may be held on a connection of the pool that could not be ended |
+/// | `Denied`, `Misconfigured` | the server refused, or is none that gives locks (a standby) |
+/// | `Closed` | the locker was closed |
+///
+/// # Cancel safety
+/// Every future may be dropped at any await point: what the server may grant all the same is given back, within 600 ms while it answers,
+/// whether or not the runtime of the caller is polled.
+///
+/// # Panics
+/// Never.
+///
+/// # Examples
+/// Whatever takes a [`Locker`] works with it, and with a [`MemoryLocker`](distributed_lock::MemoryLocker) in tests:
+///
+/// ```
+/// use distributed_lock::{LockGuard, Locker, LockerExt, MemoryLocker, Ttl};
+/// use futures_util::future::try_join_all;
+///
+/// /// Those of the orders that nobody else works on. Asked together, they go to PostgreSQL in a few statements.
+/// async fn claim(locker: &dyn Locker, orders: &[u32]) -> distributed_lock::Result<Vec<LockGuard>> {
+///     let tries = orders.iter().map(|order| locker.try_acquire(format!("orders/{order}"), Ttl::UNTIL_RELEASED));
+///     Ok(try_join_all(tries).await?.into_iter().filter_map(|answer| answer.acquired()).collect())
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> distributed_lock::Result<()> {
+/// let locker = MemoryLocker::new(); // PostgresSharedSession::from_url(…) in production
+/// let claimed = claim(&locker, &[1, 2, 3]).await?;
+/// assert_eq!(claimed.len(), 3);
+/// assert!(claim(&locker, &[3]).await?.is_empty());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct PostgresSharedSession(Arc<Shared>);
 
@@ -49,7 +118,18 @@ struct Shared {
 }
 
 impl PostgresSharedSession {
-    /// A locker that connects when it is first used.
+    /// A locker that connects when it is first used, with a thread of its own from now on. Both end with it.
+    ///
+    /// ```
+    /// use distributed_lock::Backend;
+    /// use lock_postgres::{PostgresConfig, PostgresSharedSession};
+    ///
+    /// let config = PostgresConfig::from_url("postgres://app@db.example/shop").with_pool_size(2);
+    /// let locker = PostgresSharedSession::new(&config)?;
+    /// assert!(locker.capabilities().wakes);
+    /// println!("{}", locker.guarantees()); // the bounds, from live settings
+    /// # Ok::<(), distributed_lock::Error>(())
+    /// ```
     ///
     /// # Errors
     /// `InvalidInput` for a setting or a connection string that breaks a rule, naming both; `Unavailable` if its thread could not be
@@ -70,6 +150,18 @@ impl PostgresSharedSession {
     }
 
     /// The same with default settings, from a URL or a `key=value` string.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use distributed_lock::lease::{LeaseConfig, LeaseRunner};
+    /// use lock_postgres::PostgresSharedSession;
+    ///
+    /// // One session for all jobs of this process.
+    /// let locker = Arc::new(PostgresSharedSession::from_url("postgres://app@db.example/shop")?);
+    /// let runner = LeaseRunner::new(locker, LeaseConfig::new())?;
+    /// println!("{}", runner.guarantees());
+    /// # Ok::<(), distributed_lock::Error>(())
+    /// ```
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -118,8 +210,8 @@ impl Locker for PostgresSharedSession {
     }
 }
 
-/// As that of a [`PostgresLocker`](crate::PostgresLocker), on the thread of the sessions. To end a holder ends all that its lane holds; who
-/// waits without queueing in the server is not seen.
+/// As that of a [`PostgresLocker`](crate::PostgresLocker), on the thread of the sessions. To end a holder ends all that its lane holds, of
+/// every key; who waits without queueing in the server is not seen. Cancel safe.
 #[async_trait]
 impl Inspect for PostgresSharedSession {
     async fn holders(&self, key: &LockKey) -> Result<Vec<Holder>> {

@@ -4,21 +4,21 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use distributed_lock::{Error, ErrorKind, LockKey, Locker, Result, ScopedLocker};
-use lock_postgres::{KeyScheme, PostgresConfig, PostgresLocker, PostgresScopedLocker};
+use lock_postgres::{KeyScheme, PostgresConfig, PostgresLocker, PostgresScopedLocker, PostgresSharedSession};
 use lock_testkit::{
     Cluster, Observer,
     conformance::{Missing, Store, Subject, Suite, Time},
     observe::AdvisoryLock,
 };
 
-/// `postgres` and `postgres_scoped` on pools of their own, `postgres_pool` and `postgres_pool_scoped` on one of the user's.
+/// `postgres` and `postgres_scoped` on pools of their own, `postgres_pool` and `postgres_pool_scoped` on one of the user's,
+/// `postgres_shared` on lanes.
 pub(crate) fn subjects() -> Vec<Arc<dyn Subject>> {
     vec![
         Arc::new(Postgres { name: "postgres", suites: &[Suite::Locker], pool: Pool::Own }),
         Arc::new(Postgres { name: "postgres_scoped", suites: &[Suite::Scoped], pool: Pool::Own }),
         Arc::new(Postgres { name: "postgres_pool", suites: &[Suite::Locker], pool: Pool::Users }),
         Arc::new(Postgres { name: "postgres_pool_scoped", suites: &[Suite::Scoped], pool: Pool::Users }),
-        #[cfg(feature = "shared-session")]
         Arc::new(Postgres { name: "postgres_shared", suites: &[Suite::Locker], pool: Pool::Lanes }),
     ]
 }
@@ -36,7 +36,6 @@ enum Pool {
     Own,
     Users,
     /// Those of a shared session.
-    #[cfg(feature = "shared-session")]
     Lanes,
 }
 
@@ -52,7 +51,6 @@ impl Subject for Postgres {
         self.suites
     }
     fn deviation(&self, case: &str) -> Option<&'static str> {
-        #[cfg(feature = "shared-session")]
         if let Pool::Lanes = self.pool {
             return match case {
                 "loss_of_one_key_leaves_the_others_alone" => Some("the keys of one lane are lost together"),
@@ -108,11 +106,10 @@ impl Store for PostgresStore {
         Ok(Some(match self.pool {
             Pool::Own => Arc::new(PostgresLocker::from_url(&self.url)?),
             Pool::Users => Arc::new(PostgresLocker::with_pool(self.users_pool()?, &PostgresConfig::for_pool())?),
-            #[cfg(feature = "shared-session")]
             Pool::Lanes => {
                 // So that the case of the request to step down is one for it.
                 let config = PostgresConfig::from_url(&self.url).with_hand_over(true);
-                Arc::new(lock_postgres::PostgresSharedSession::new(&config)?)
+                Arc::new(PostgresSharedSession::new(&config)?)
             }
         }))
     }
@@ -121,7 +118,6 @@ impl Store for PostgresStore {
         Ok(Some(Arc::new(match self.pool {
             Pool::Own => PostgresScopedLocker::from_url(&self.url)?,
             Pool::Users => PostgresScopedLocker::with_pool(self.users_pool()?, &PostgresConfig::for_pool())?,
-            #[cfg(feature = "shared-session")]
             Pool::Lanes => return Ok(None),
         })))
     }
