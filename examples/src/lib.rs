@@ -8,19 +8,19 @@ use std::env;
 use std::sync::Arc;
 
 use distributed_lock::{Locker, MemoryLocker, Result, Scoped, ScopedLocker};
-use lock_postgres::{PostgresLocker, PostgresScopedLocker};
+use lock_postgres::{PostgresScopedLocker, PostgresSharedSession};
 
 pub use client::{Answer, request};
 pub use referee::{Event, Referee, Verdict};
 
-/// Lockers for that many replicas: on the PostgreSQL of `DATABASE_URL` with a pool each, else in memory over one store.
+/// Lockers for that many replicas: on the PostgreSQL of `DATABASE_URL` with sessions of their own, else in memory over one store.
 ///
 /// # Errors
 /// When `DATABASE_URL` breaks a rule. Nothing connects yet: `ping` tells whether the server is there.
 pub fn lockers(replicas: usize) -> Result<Vec<Arc<dyn Locker>>> {
     let store = MemoryLocker::new();
     let locker = |_| match env::var("DATABASE_URL") {
-        Ok(url) => Ok(Arc::new(PostgresLocker::from_url(&url)?) as Arc<dyn Locker>),
+        Ok(url) => Ok(Arc::new(PostgresSharedSession::from_url(&url)?) as Arc<dyn Locker>),
         Err(_unset) => Ok(Arc::new(store.peer()) as Arc<dyn Locker>),
     };
     (0..replicas).map(locker).collect()

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use distributed_lock::Backend;
 use distributed_lock::lease::{LeaseConfig, LeaseRunner, Term};
-use lock_postgres::PostgresLocker;
+use lock_postgres::PostgresSharedSession;
 use rustix::time::{ClockId, clock_gettime};
 use tokio::io::AsyncReadExt;
 use tokio::sync::mpsc;
@@ -49,7 +49,8 @@ async fn main() -> Result<ExitCode, Failure> {
 
 /// What a service does at its start, for as long as it runs, and at its shutdown.
 async fn replica(number: &str, url: &str) -> Result<(), Failure> {
-    let locker = Arc::new(PostgresLocker::from_url(url)?);
+    // All jobs of this process on one session.
+    let locker = Arc::new(PostgresSharedSession::from_url(url)?);
     let runner = LeaseRunner::new(Arc::clone(&locker) as _, LeaseConfig::new())?;
     // What an operator wants to know before the first failure: how long each kind can last.
     eprintln!("replica {number}: {}", runner.guarantees());
