@@ -55,7 +55,8 @@ struct Lease {
 }
 
 impl LeaseRunner {
-    /// A runner over any locker.
+    /// A runner over any locker. On PostgreSQL take `PostgresSharedSession` of the crate `lock-postgres`, unless standbys have to be served
+    /// in order: the jobs of a process then share a session, rather than have a connection each.
     ///
     /// # Errors
     /// `InvalidInput` for a setting that breaks its rule, with the numbers: above all a grace that does not fit into the TTL

@@ -1,9 +1,9 @@
 //! What the lease runner promises, measured with real processes on a real server: how soon a standby takes over, how soon a
 //! holder that is cut off knows, and whether two ever work at a time.
 //!
-//! `lease clean|kill|freeze|partition|rolling [--rounds N] [--locker postgres|shared]`. Prints one JSON line last, times in milliseconds. Rounds in which
-//! the machine stalled for more than 20 ms leave the latencies, never the safety figures. Exits 1 if a bound was broken, 2 if
-//! called wrongly, 3 if more than one round in ten stalled, 4 without a server.
+//! `lease clean|kill|freeze|partition|rolling [--rounds N] [--locker postgres|shared]`; shared sessions unless told otherwise. Prints one
+//! JSON line last, times in milliseconds. Rounds in which the machine stalled for more than 20 ms leave the latencies, never the safety
+//! figures. Exits 1 if a bound was broken, 2 if called wrongly, 3 if more than one round in ten stalled, 4 without a server.
 
 mod figures;
 mod rounds;
@@ -47,7 +47,7 @@ fn main() -> ExitCode {
 fn parse(arguments: &[String]) -> Option<Plan> {
     let (mode, mut rest) = arguments.split_first()?;
     let mode = Mode::ALL.into_iter().find(|known| known.name() == mode)?;
-    let mut plan = Plan { mode, locker: LockerKind::Postgres, rounds: mode.full_rounds() };
+    let mut plan = Plan { mode, locker: LockerKind::Shared, rounds: mode.full_rounds() };
     while let [flag, value, more @ ..] = rest {
         match flag.as_str() {
             "--rounds" => plan.rounds = value.parse().ok().filter(|rounds| (1..=10_000).contains(rounds))?,
