@@ -35,6 +35,7 @@ use tests::lease::locker::LockerKind;
 
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
+    jobs::hush_the_job_s_panic();
     // They wait for timers far more than they work.
     arguments.test_threads.get_or_insert(6);
     let themes: &[fn(LockerKind) -> Vec<Trial>] = &[
