@@ -109,6 +109,8 @@
 //! [`LockGuard::new`]: crate::LockGuard::new
 //! [`ScopedLocker`]: crate::ScopedLocker
 
+#[cfg(feature = "serde")]
+pub use crate::fields::Fields;
 pub use crate::locker::LockHandle;
 pub use crate::poll::poll_until;
 pub use crate::record::{Draft, HoldRecord};

@@ -250,7 +250,7 @@ impl<T> From<ScopedError<T>> for Error {
     }
 }
 
-/// A value that breaks a rule, found at construction: a key, a TTL, a setting.
+/// Values that break a rule, found at construction: a key, a TTL, a setting. One as a rule, or all that a configuration has.
 ///
 /// ```
 /// use distributed_lock::LockKey;
@@ -258,7 +258,14 @@ impl<T> From<ScopedError<T>> for Error {
 /// assert!(LockKey::new("").unwrap_err().to_string().contains("must be 1 to 512 bytes long"));
 /// ```
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct InvalidInput(Box<str>);
+pub struct InvalidInput(Box<[Fault]>);
+
+#[derive(Clone, Debug, Eq, PartialEq)]
+struct Fault {
+    what: Box<str>,
+    /// The value and the rule.
+    why: Box<str>,
+}
 
 impl InvalidInput {
     /// Names what it is, the value (no secret, no lock name) and the rule.
@@ -270,13 +277,64 @@ impl InvalidInput {
     /// assert_eq!(invalid.to_string(), "invalid pool size (0): must be at least 1");
     /// ```
     pub fn new(what: &str, value: impl fmt::Display, rule: &str) -> Self {
-        Self(format!("invalid {what} ({value}): {rule}").into())
+        Self(Box::new([Fault { what: what.into(), why: format!("({value}): {rule}").into() }]))
+    }
+
+    /// One error that names each of these faults once, or none if there are none.
+    ///
+    /// # Errors
+    /// If there is a fault.
+    ///
+    /// ```
+    /// use distributed_lock::InvalidInput;
+    ///
+    /// let faults = ["a", "b"].map(|field| InvalidInput::new(field, 0, "must be at least 1"));
+    /// assert_eq!(
+    ///     InvalidInput::all(faults).unwrap_err().to_string(),
+    ///     "invalid configuration (2 faults): invalid a (0): must be at least 1; invalid b (0): must be at least 1",
+    /// );
+    /// assert!(InvalidInput::all([]).is_ok());
+    /// ```
+    pub fn all(faults: impl IntoIterator<Item = Self>) -> Result<(), Self> {
+        let mut each = Vec::<Fault>::new();
+        for fault in faults.into_iter().flat_map(|invalid| invalid.0) {
+            if !each.contains(&fault) {
+                each.push(fault);
+            }
+        }
+        if each.is_empty() { Ok(()) } else { Err(Self(each.into())) }
+    }
+
+    /// The same, found in this part of a configuration. A field's name joins with a dot, words with a colon.
+    ///
+    /// ```
+    /// use distributed_lock::InvalidInput;
+    ///
+    /// let field = InvalidInput::new("pool_size", 0, "must be at least 1").under("postgres");
+    /// assert_eq!(field.to_string(), "invalid postgres.pool_size (0): must be at least 1");
+    /// let words = InvalidInput::new("connection parameter port", 0, "must be at least 1").under("url").under("postgres");
+    /// assert_eq!(words.to_string(), "invalid postgres.url: connection parameter port (0): must be at least 1");
+    /// ```
+    #[must_use]
+    pub fn under(mut self, part: &str) -> Self {
+        for Fault { what, .. } in &mut self.0 {
+            let is_path = what.split_once(' ').is_none_or(|(first, _words)| first.ends_with(':'));
+            *what = format!("{part}{}{what}", if is_path { "." } else { ": " }).into();
+        }
+        self
     }
 }
 
+/// The faults stand in one line.
 impl fmt::Display for InvalidInput {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        if self.0.len() > 1 {
+            write!(f, "invalid configuration ({} faults): ", self.0.len())?;
+        }
+        for (index, Fault { what, why }) in self.0.iter().enumerate() {
+            write!(f, "{}invalid {what} {why}", if index == 0 { "" } else { "; " })?;
+        }
+        Ok(())
     }
 }
 

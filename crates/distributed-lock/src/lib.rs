@@ -28,6 +28,8 @@ pub mod backend;
 mod capabilities;
 mod clock;
 mod error;
+#[cfg(feature = "serde")]
+mod fields;
 mod forward;
 mod guarantees;
 mod guard;
