@@ -1,6 +1,6 @@
 use std::{fmt, future::Future, path::PathBuf, time::Duration};
 
-use distributed_lock::{Fencing, InvalidInput};
+use distributed_lock::{Fencing, InvalidInput, backend::Fields};
 use serde::Deserialize;
 
 use crate::{
@@ -16,9 +16,9 @@ mod tests;
 
 /// How a PostgreSQL locker is set up. Checked as a whole when a locker is built from it, before anything connects.
 ///
-/// Also read from a file by serde: the fields are named like the `with_` methods, durations are text with a unit (`"5s"`,
-/// `"250ms"`, `"1m 30s"`), and a number without a unit, an unknown field or a value against its rule is refused with the
-/// name of the field. A field that is left out, or null, has its default.
+/// Also read from a file by serde, or from the environment by [`Fields::from_vars`]: the fields are named like the `with_` methods,
+/// durations are text with a unit (`"5s"`, `"250ms"`, `"1m 30s"`), and a number without a unit, an unknown field or a value against
+/// its rule is refused with the name of the field, all of them in one error. A field that is left out, or null, has its default.
 ///
 /// | field | default | rule |
 /// |---|---|---|
@@ -54,7 +54,7 @@ mod tests;
 /// assert!(!format!("{config:?}").contains("secret"));
 /// ```
 #[derive(Clone, Deserialize)]
-#[serde(try_from = "given::Fields")]
+#[serde(try_from = "Fields")]
 pub struct PostgresConfig {
     url: Option<String>,
     password_file: Option<PasswordFile>,
@@ -310,45 +310,54 @@ impl PostgresConfig {
         }
     }
 
+    /// Where connections of our own go to.
+    fn connection_string(&self) -> Option<Result<ConnectionString, InvalidInput>> {
+        self.url().map(|url| url.parse().map_err(|invalid: InvalidInput| invalid.under("url")))
+    }
+
     /// How connections of our own are opened.
     pub(crate) fn connector(&self) -> Result<Connector, InvalidInput> {
-        let url = self.url().ok_or_else(|| InvalidInput::new("url", "none", "must be given: a PostgreSQL URL"))?;
-        Connector::new(url.parse::<ConnectionString>()?, self.password()?)
+        let missing = || InvalidInput::new("url", "none", "must be given: a PostgreSQL URL");
+        Connector::new(self.connection_string().ok_or_else(missing)??, self.password()?)
     }
 
     /// The settings if all of them keep their rules, else one error that names every fault.
     pub(crate) fn settings(&self) -> Result<Settings, InvalidInput> {
-        let mut faults = Vec::new();
-        if !(1..=1_000).contains(&self.pool_size) {
-            faults.push(InvalidInput::new("pool_size", self.pool_size, "must be 1 to 1000 connections"));
-        }
+        let timing = self.timing();
+        let judged = [self.limits(), self.password().map(drop), timing.clone().map(drop)];
+        InvalidInput::all(judged.into_iter().filter_map(Result::err))?;
+        Ok(Settings {
+            namespace: self.namespace,
+            pool_size: self.pool_size,
+            conn_wait: self.conn_wait_timeout,
+            close_timeout: self.close_timeout,
+            session: timing?,
+            heartbeat: self.heartbeat_interval,
+            query_timeout: self.query_timeout,
+            fencing: self.fencing,
+            epoch: self.fencing_epoch,
+            keys: self.key_scheme,
+            hand_over: self.hand_over,
+            watchdog: self.watchdog,
+        })
+    }
+
+    /// The rules of single fields.
+    fn limits(&self) -> Result<(), InvalidInput> {
+        let size = "must be 1 to 1000 connections";
+        let size =
+            (!(1..=1_000).contains(&self.pool_size)).then(|| InvalidInput::new("pool_size", self.pool_size, size));
         let or_forever = "must be at least 1ms and at most 24 days, or \"forever\"";
         let conn_wait = self.conn_wait_timeout;
-        faults.extend(conn_wait.and_then(|timeout| out_of_range("conn_wait_timeout", timeout, or_forever)));
+        let conn_wait = conn_wait.and_then(|timeout| out_of_range("conn_wait_timeout", timeout, or_forever));
         let bounded = "must be at least 1ms and at most 24 days";
-        faults.extend(out_of_range("close_timeout", self.close_timeout, bounded));
-        faults.extend(self.password().err());
-        let timing = Timing::for_session(self.heartbeat_interval, self.query_timeout, self.session_ttl);
-        match timing {
-            Ok(session) if faults.is_empty() => Ok(Settings {
-                namespace: self.namespace,
-                pool_size: self.pool_size,
-                conn_wait,
-                close_timeout: self.close_timeout,
-                session,
-                heartbeat: self.heartbeat_interval,
-                query_timeout: self.query_timeout,
-                fencing: self.fencing,
-                epoch: self.fencing_epoch,
-                keys: self.key_scheme,
-                hand_over: self.hand_over,
-                watchdog: self.watchdog,
-            }),
-            timing => {
-                faults.extend(timing.err());
-                Err(all(&faults))
-            }
-        }
+        let close = out_of_range("close_timeout", self.close_timeout, bounded);
+        InvalidInput::all([size, conn_wait, close].into_iter().flatten())
+    }
+
+    /// The lease of a hold until released: the rule over heartbeat, query timeout and TTL.
+    fn timing(&self) -> Result<Timing, InvalidInput> {
+        Timing::for_session(self.heartbeat_interval, self.query_timeout, self.session_ttl)
     }
 }
 
@@ -399,15 +408,4 @@ pub(crate) struct Settings {
 fn out_of_range(field: &str, value: Duration, rule: &str) -> Option<InvalidInput> {
     let allowed = Duration::from_millis(1)..=MAX_TTL;
     (!allowed.contains(&value)).then(|| InvalidInput::new(field, format_args!("{value:?}"), rule))
-}
-
-/// One error for all of these faults, of which there is at least one.
-fn all(faults: &[InvalidInput]) -> InvalidInput {
-    match faults {
-        [only] => only.clone(),
-        several => {
-            let texts: Vec<_> = several.iter().map(ToString::to_string).collect();
-            InvalidInput::new("configuration", format_args!("{} faults", several.len()), &texts.join("; "))
-        }
-    }
 }

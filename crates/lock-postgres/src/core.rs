@@ -72,8 +72,9 @@ impl Core {
 
     /// The same with somebody who is told what the housekeeping session hears.
     pub(crate) fn heard_beside(config: &PostgresConfig, beside: Option<Arc<dyn Hears>>) -> Result<Self> {
-        let settings = config.settings()?;
-        let connector = config.connector()?;
+        let (settings, connector) = (config.settings(), config.connector());
+        InvalidInput::all([settings.as_ref().err(), connector.as_ref().err()].into_iter().flatten().cloned())?;
+        let (settings, connector) = (settings?, connector?);
         let idle = server_millis(settings.session.ttl());
         let world = Arc::new(WorldCell::default());
         let bound = ghost_bound(&settings.session, settings.session.ttl());

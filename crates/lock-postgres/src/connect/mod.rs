@@ -90,7 +90,7 @@ impl Connector {
             let value = format_args!("in the url and by {}", source.name());
             return Err(InvalidInput::new("password", value, "must come from one source: leave the other out"));
         }
-        let tls = Tls::new(&string.tls)?;
+        let tls = Tls::new(&string.tls).map_err(|invalid| invalid.under("url"))?;
         let mut driver = tokio_postgres::Config::new();
         driver.user(string.user).channel_binding(string.channel_binding);
         if let Some(password) = string.password {
