@@ -18,6 +18,8 @@ pub enum Expiry {
 pub enum Reach {
     /// Processes of one host.
     Host,
+    /// Nobody: nothing is locked, and any number of callers hold a key at once.
+    Nobody,
     /// One process.
     Process,
     /// Everybody who uses the same store.
