@@ -165,7 +165,7 @@ fn rust_version_above_the_common_one_has_its_reason_beside_it() {
 #[test]
 fn no_dependency_asks_for_a_newer_rust_than_its_dependent() {
     let metadata = metadata();
-    for root in ["distributed-lock", "lock-postgres"] {
+    for root in ["distributed-lock", "lock-connect", "lock-postgres"] {
         assert_eq!(too_new(&metadata, root), [""; 0], "{root}");
     }
 }

@@ -1,0 +1,150 @@
+use std::{ffi::OsString, fmt, sync::Arc};
+
+use distributed_lock::{InvalidInput, Locker, MemoryLocker, Result, ScopedLocker, backend::Fields};
+use serde::Deserialize;
+
+use crate::provider::{Chosen, PARTS};
+
+/// Which locks a program uses. Read by serde, from the environment, or made of a provider; judged when a locker is built.
+///
+/// | field | default | rule |
+/// |---|---|---|
+/// | `provider` | none | `memory`, `noop` or `postgres`, or a `postgres://` URL; upper and lower case are the same |
+/// | `memory.scoped_ttl` | `"30s"` | the TTL of the holds that bodies run under, `"1ms"` to `"366days"` |
+/// | `postgres.…` | | the fields of `PostgresConfig`; `postgres.url` must be given unless the provider is the URL |
+///
+/// Only the part of the chosen provider is judged, so a file can have several and the environment choose. What breaks a rule
+/// there, and every field that does not exist, is in one error, each with its path, its value and the rule, without secrets.
+///
+/// All lockers of one configuration and its clones exclude each other, in memory too. Two configurations that were read one by one
+/// have two stores in memory, where on a server they would share one.
+///
+/// It cannot be written: it holds secrets. `Debug` shows which fields are given and no value.
+///
+/// ```
+/// use lock_connect::LockConfig;
+///
+/// #[derive(serde::Deserialize)]
+/// struct App {
+///     port: u16,
+///     locks: LockConfig,
+/// }
+///
+/// let app: App = serde_json::from_str(r#"{ "port": 80, "locks": { "provider": "memory" } }"#)?;
+/// assert_eq!(app.locks.locker()?.to_string(), "Memory");
+/// # assert_eq!(app.port, 80);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Deserialize)]
+#[serde(from = "Fields")]
+pub struct LockConfig {
+    fields: Fields,
+    /// The store of the provider `memory`, which its lockers are peers on.
+    memory: Arc<MemoryLocker>,
+}
+
+impl LockConfig {
+    /// Everything else at its default.
+    ///
+    /// ```
+    /// use lock_connect::LockConfig;
+    ///
+    /// assert_eq!(LockConfig::new("memory:").locker()?.to_string(), "Memory");
+    /// # Ok::<(), distributed_lock::Error>(())
+    /// ```
+    pub fn new(provider: impl Into<String>) -> Self {
+        Fields::default().with_text("provider", provider).into()
+    }
+
+    /// From the variables whose names begin with this prefix, which nothing else may use: with `APP_LOCKS_` they are
+    /// `APP_LOCKS_PROVIDER`, `APP_LOCKS_POSTGRES_POOL_SIZE` and so on.
+    ///
+    /// ```
+    /// use lock_connect::LockConfig;
+    ///
+    /// // In a program: LockConfig::from_vars("APP_LOCKS_", std::env::vars_os())
+    /// let vars = [("APP_LOCKS_PROVIDER", "memory"), ("APP_LOCKS_MEMORY_SCOPED_TTL", "10s")];
+    /// let config = LockConfig::from_vars("APP_LOCKS_", vars.map(|(name, value)| (name.into(), value.into())));
+    /// assert_eq!(config.scoped_locker()?.to_string(), "Scoped(Memory)");
+    /// # Ok::<(), distributed_lock::Error>(())
+    /// ```
+    pub fn from_vars(prefix: &str, vars: impl IntoIterator<Item = (OsString, OsString)>) -> Self {
+        Fields::from_vars(prefix, &PARTS, vars).into()
+    }
+
+    /// The same with the fields of another one over its own: settings from a file, secrets from the environment.
+    ///
+    /// ```
+    /// use lock_connect::LockConfig;
+    ///
+    /// let file: LockConfig = toml::from_str("provider = 'noop'")?;
+    /// assert_eq!(file.overlaid_by(LockConfig::new("memory")).locker()?.to_string(), "Memory");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn overlaid_by(mut self, over: Self) -> Self {
+        self.fields.overlay(over.fields);
+        self
+    }
+
+    /// A locker of the chosen provider. Connects when it is first used: `ping` tells whether the store is there, and `close` ends
+    /// what it holds.
+    ///
+    /// # Errors
+    /// `InvalidInput` with every fault of the configuration as its source.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use distributed_lock::LockerExt;
+    /// use lock_connect::LockConfig;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let config = LockConfig::new("memory");
+    /// let [ours, theirs] = [config.locker()?, config.locker()?];
+    /// let _guard = ours.acquire("orders", Duration::from_secs(30)).await?;
+    /// assert!(theirs.try_acquire("orders", Duration::from_secs(30)).await?.is_contended());
+    /// # Ok(()) }
+    /// ```
+    pub fn locker(&self) -> Result<Arc<dyn Locker>> {
+        self.chosen()?.locker(&self.memory)
+    }
+
+    /// A locker of the chosen provider that runs bodies. As [`locker`](Self::locker).
+    ///
+    /// # Errors
+    /// `InvalidInput` with every fault of the configuration as its source.
+    ///
+    /// ```
+    /// use distributed_lock::ScopedLockerExt;
+    /// use lock_connect::LockConfig;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let locks = LockConfig::new("memory").scoped_locker()?;
+    /// assert_eq!(locks.with_lock("orders", async |_hold| 7).await?, 7);
+    /// # Ok(()) }
+    /// ```
+    pub fn scoped_locker(&self) -> Result<Arc<dyn ScopedLocker>> {
+        self.chosen()?.scoped_locker(&self.memory)
+    }
+
+    fn chosen(&self) -> Result<Chosen, InvalidInput> {
+        let mut fields = self.fields.clone();
+        let chosen = Chosen::read(&mut fields);
+        for part in PARTS {
+            fields.ignore(part);
+        }
+        fields.finish()?;
+        // What was not chosen is a fault, so that this is the last one to hear of it.
+        chosen.ok_or_else(Chosen::missing)
+    }
+}
+
+impl From<Fields> for LockConfig {
+    fn from(fields: Fields) -> Self {
+        Self { fields, memory: Arc::default() }
+    }
+}
+
+impl fmt::Debug for LockConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("LockConfig").field(&self.fields).finish()
+    }
+}
