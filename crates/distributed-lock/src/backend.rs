@@ -1,13 +1,14 @@
 //! What a backend or wrapper author needs beyond the user's vocabulary.
 //!
 //! A backend implements [`Backend`], [`Locker`] (or [`ScopedLocker`]) and [`LockHandle`]. It starts a [`HoldRecord`] with each
-//! grant and tells it what it learns; deadlines, views, cancellation and the order of events are then the core's work. Four rules
+//! grant and tells it what it learns; deadlines, views, cancellation and the order of events are then the core's work. Five rules
 //! are not checked by any type:
 //!
 //! 1. The deadline counts from before the request left.
 //! 2. [`LockGuard::new`] comes before the first await after the grant.
 //! 3. [`LockHandle::abandon`] does not wait and needs no runtime.
 //! 4. A wait ends within its budget, on a store that cannot queue by [`poll_until`].
+//! 5. When the store answered and the call goes on, [`store_answered`] says so.
 //!
 //! ```
 //! use std::{collections::HashSet, fmt, sync::{Arc, Mutex}};
@@ -109,6 +110,7 @@
 //! [`LockGuard::new`]: crate::LockGuard::new
 //! [`ScopedLocker`]: crate::ScopedLocker
 
+pub use crate::answered::{heard_by_caller, store_answered};
 #[cfg(feature = "serde")]
 pub use crate::fields::Fields;
 pub use crate::locker::LockHandle;

@@ -23,8 +23,10 @@
 //! ```
 
 mod adapter;
+mod answered;
 mod attempt;
 pub mod backend;
+pub mod breaker;
 mod capabilities;
 mod clock;
 mod error;
@@ -42,6 +44,7 @@ mod loss;
 mod memory;
 mod options;
 mod poll;
+mod random;
 mod record;
 mod scoped;
 mod task;

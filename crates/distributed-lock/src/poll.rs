@@ -4,7 +4,7 @@ use std::{
     time::Duration,
 };
 
-use crate::{Attempt, Contention, Result, Wait};
+use crate::{Attempt, Contention, Result, Wait, answered::store_answered};
 
 /// For stores that cannot queue: tries, then tries again after jittered, growing pauses (100 ms to 1 s) within the budget.
 ///
@@ -34,7 +34,9 @@ where
     let started = tokio::time::Instant::now();
     let mut pause = Duration::from_millis(100);
     loop {
-        let why = match once().await? {
+        let tried = once().await?;
+        store_answered();
+        let why = match tried {
             Attempt::Contended(why) => why,
             acquired => return Ok(acquired),
         };

@@ -3,7 +3,10 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use distributed_lock::{LockKey, Locker, LossCause, MemoryLocker, Result, Scoped, ScopedLocker};
+use distributed_lock::{
+    Backend, LockKey, Locker, LossCause, MemoryLocker, Result, Scoped, ScopedLocker,
+    breaker::{BreakerConfig, CircuitBreaker},
+};
 
 use crate::{
     Faulty,
@@ -49,7 +52,7 @@ impl InMemory {
     }
 }
 
-/// `memory`, `arc_dyn`, `box_dyn`, `scoped`, `faulty`.
+/// `memory`, `arc_dyn`, `box_dyn`, `scoped`, `faulty`, `breaker`, and `scoped_breaker`, whose breaker is inside the adapter.
 #[must_use]
 pub fn in_memory() -> Vec<Arc<dyn Subject>> {
     const BOTH: &[Suite] = &[Suite::Locker, Suite::Scoped];
@@ -67,8 +70,18 @@ pub fn in_memory() -> Vec<Arc<dyn Subject>> {
         InMemory::new("faulty", BOTH)
             .with_locker(|memory| Some(Arc::new(Faulty::new(memory))))
             .with_scoped(|memory| Some(Arc::new(Faulty::new(Scoped::new(memory))))),
+        InMemory::new("breaker", BOTH)
+            .with_locker(|memory| Some(Arc::new(breaker(memory)?)))
+            .with_scoped(|memory| Some(Arc::new(breaker(Scoped::new(memory))?))),
+        InMemory::new("scoped_breaker", &[Suite::Scoped])
+            .with_locker(|memory| Some(Arc::new(memory)))
+            .with_scoped(|memory| Some(Arc::new(Scoped::new(breaker(Arc::new(memory) as Arc<dyn Locker>)?)))),
     ];
     subjects.into_iter().map(|subject| Arc::new(subject) as _).collect()
+}
+
+fn breaker<L: Backend>(inner: L) -> Option<CircuitBreaker<L>> {
+    CircuitBreaker::new(inner, BreakerConfig::new()).ok()
 }
 
 #[async_trait]

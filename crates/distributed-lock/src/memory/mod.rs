@@ -6,7 +6,7 @@ use tokio::sync::watch;
 use crate::{
     AcquireOptions, Attempt, Backend, BackendId, Bound, Capabilities, Cleanup, Clock, Contention, Error, ErrorKind,
     Expiry, Fairness, Fencing, FencingStrength, Guarantees, LockKey, Locker, Reach, Result, TokioClock,
-    clock::sleep_or_forever,
+    answered::store_answered, clock::sleep_or_forever,
 };
 
 mod controls;
@@ -164,6 +164,7 @@ impl Locker for MemoryLocker {
         self.ensure_open()?;
         let give_up = options.wait.budget().and_then(|budget| self.store.clock.now().checked_add(budget));
         self.faults.strike().await?;
+        store_answered();
         let grant = self.grant(key, options);
         if options.wait.is_try() {
             return Ok(match self.look(&grant, None)? {

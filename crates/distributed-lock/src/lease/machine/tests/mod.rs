@@ -6,30 +6,7 @@ mod monitor;
 mod subject;
 mod world;
 
-/// A small seeded generator (splitmix64): a failure names its seed.
-pub(super) struct Random(u64);
-
-impl Random {
-    fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    /// Both ends included.
-    fn between(&mut self, low: u64, high: u64) -> u64 {
-        low + self.next() % (high - low + 1)
-    }
-
-    fn one_in(&mut self, n: u64) -> bool {
-        self.next() % n == 0
-    }
-}
+use crate::random::Random;
 
 /// At least as many as show every defect.
 fn rounds() -> u64 {

@@ -1,0 +1,184 @@
+//! The machine with a clock, a lock, and those who watch it; and the permits that tell it how calls ended, however they end.
+
+use std::{
+    future::Future,
+    hash::{BuildHasher, RandomState},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Instant,
+};
+
+use tokio::sync::watch;
+
+use super::{
+    BreakerConfig, BreakerCounts, BreakerState, BreakerWatch, log,
+    machine::{Admission, Generation, Machine},
+    outcome::Outcome,
+};
+use crate::{Clock, Error, ErrorKind, Result, answered::Asked};
+
+#[derive(Debug)]
+pub(super) struct Gate {
+    /// What it stands before, for the log.
+    name: String,
+    clock: Box<dyn Clock>,
+    machine: Mutex<Machine>,
+    states: watch::Sender<BreakerState>,
+}
+
+/// What a call that was let in carries.
+#[derive(Debug)]
+pub(super) enum Admitted {
+    /// The call's own permit, and one for a ping beside it where that is due.
+    Pass(Permit, Option<Ping>),
+    /// The store is to be pinged first.
+    Probe(Ping),
+}
+
+impl Gate {
+    pub(super) fn new(name: String, config: BreakerConfig, clock: impl Clock) -> Self {
+        let seed = RandomState::new().hash_one(());
+        let machine = Mutex::new(Machine::new(config, seed, clock.now()));
+        Self { name, clock: Box::new(clock), machine, states: watch::Sender::new(BreakerState::Closed) }
+    }
+
+    pub(super) fn now(&self) -> Instant {
+        self.clock.now()
+    }
+
+    pub(super) fn state(&self) -> BreakerState {
+        *self.states.borrow()
+    }
+
+    pub(super) fn watch(&self) -> BreakerWatch {
+        BreakerWatch::new(self.states.subscribe())
+    }
+
+    pub(super) fn counts(&self) -> BreakerCounts {
+        self.machine.lock().unwrap_or_else(PoisonError::into_inner).counts()
+    }
+
+    fn with<T>(&self, input: impl FnOnce(&mut Machine, Instant) -> T) -> T {
+        let mut machine = self.machine.lock().unwrap_or_else(PoisonError::into_inner);
+        // Read under the lock, so that the machine sees no time go back.
+        let output = input(&mut machine, self.clock.now());
+        let change = machine.take_change();
+        if change.is_some() {
+            // Under the lock, so that changes are seen in their order.
+            self.states.send_replace(machine.state());
+        }
+        drop(machine);
+        if let Some(change) = change {
+            log::log(&self.name, &change);
+        }
+        output
+    }
+
+    /// Leave to ask the store.
+    ///
+    /// # Errors
+    /// `CircuitOpen`, with the time after which it makes sense to try again.
+    pub(super) fn admit(self: &Arc<Self>) -> Result<Admitted> {
+        let ping = |generation| Ping { gate: Arc::clone(self), generation, well: None };
+        match self.with(Machine::admit) {
+            Admission::Pass { generation, ping: due } => {
+                let permit = Permit {
+                    observer: self.observer(generation),
+                    asked: Asked::new(),
+                    settled: AtomicBool::new(false),
+                };
+                Ok(Admitted::Pass(permit, due.then(|| ping(generation))))
+            }
+            Admission::Probe { generation } => Ok(Admitted::Probe(ping(generation))),
+            Admission::Refused { retry_after } => {
+                let message =
+                    format!("the circuit breaker is open and did not ask the store; try again in {retry_after:.1?}");
+                Err(Error::new(ErrorKind::CircuitOpen, message).with_retry_after(retry_after))
+            }
+        }
+    }
+
+    /// To be had before a call that is not gated; none where its answer will count for nothing.
+    pub(super) fn observe(self: &Arc<Self>) -> Option<Observer> {
+        let machine = self.machine.lock().unwrap_or_else(PoisonError::into_inner);
+        machine.observing().map(|generation| self.observer(generation))
+    }
+
+    fn observer(self: &Arc<Self>, generation: Generation) -> Observer {
+        Observer { gate: Arc::clone(self), generation }
+    }
+}
+
+/// Tells how a call went that began in this generation.
+#[derive(Debug)]
+pub(super) struct Observer {
+    gate: Arc<Gate>,
+    generation: Generation,
+}
+
+impl Observer {
+    pub(super) fn tell(&self, outcome: Outcome) {
+        self.gate.with(|machine, now| machine.settle(self.generation, outcome, now));
+    }
+}
+
+/// A call that was let in. Counts once: by its outcome, or as dropped.
+#[derive(Debug)]
+pub(super) struct Permit {
+    observer: Observer,
+    asked: Arc<Asked>,
+    settled: AtomicBool,
+}
+
+impl Permit {
+    /// Makes the call, listening whether the store answers.
+    pub(super) fn during<F: Future>(&self, call: F) -> impl Future<Output = F::Output> + use<F> {
+        self.asked.during(call)
+    }
+
+    pub(super) fn is_answered(&self) -> bool {
+        self.asked.is_answered()
+    }
+
+    /// Whether this was the first to settle it.
+    pub(super) fn settle(&self, outcome: Outcome) -> bool {
+        let first = !self.settled.swap(true, Ordering::Relaxed);
+        if first {
+            self.observer.tell(outcome);
+        }
+        first
+    }
+
+    /// For what comes after it was settled.
+    pub(super) fn observer(&self) -> &Observer {
+        &self.observer
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        self.settle(Outcome::of_dropped(self.is_answered()));
+    }
+}
+
+/// The right to the one ping. Dropped, it is given back, with what the ping said if it said something.
+#[derive(Debug)]
+pub(super) struct Ping {
+    gate: Arc<Gate>,
+    generation: Generation,
+    well: Option<bool>,
+}
+
+impl Ping {
+    pub(super) fn judge(mut self, well: bool) {
+        self.well = Some(well);
+    }
+}
+
+impl Drop for Ping {
+    fn drop(&mut self) {
+        self.gate.with(|machine, now| machine.pinged(self.generation, self.well, now));
+    }
+}
