@@ -8,7 +8,7 @@ use std::{
 
 use distributed_lock::{
     AcquireOptions, Attempt, Contention, Error, ErrorKind, LockGuard, LockKey, Loss, LossCause, Result, Ttl,
-    backend::HoldRecord,
+    backend::{HoldRecord, store_answered},
 };
 use tokio::time::timeout;
 
@@ -100,6 +100,9 @@ impl Acquire<'_> {
             let limit = self.budget.for_answer(self.timing.query_timeout());
             // A session that is dropped from here on is destroyed: it may own the lock.
             let answered = session.within(limit, pin!(session.try_lock(&ask))).await;
+            if let Some(Ok(_)) = answered {
+                store_answered();
+            }
             match answered {
                 Some(Ok(Answer::Granted(granted))) => {
                     return self.grant(session, granted, sent, self.waits_as).map(Attempt::Acquired);

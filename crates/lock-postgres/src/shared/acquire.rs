@@ -4,6 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use distributed_lock::{
     AcquireOptions, Attempt, Contention, Error, ErrorKind, Fencing, LockGuard, LockKey, Result, Ttl, Wait,
+    backend::store_answered,
 };
 use tokio::{
     sync::oneshot,
@@ -134,7 +135,10 @@ impl Request {
             };
             match answer.unwrap_or_else(|_| Err(super::ended()))? {
                 Granted::Yes(guard) => return Ok(Tried::Granted(guard)),
-                Granted::No => return Ok(Tried::Elsewhere(core.registry.why_contended(self.id, &self.key))),
+                Granted::No => {
+                    store_answered();
+                    return Ok(Tried::Elsewhere(core.registry.why_contended(self.id, &self.key)));
+                }
                 Granted::Again(loss) => {
                     lanes += 1;
                     if lanes == LANES {

@@ -15,7 +15,7 @@ use std::{fmt, sync::Arc};
 use async_trait::async_trait;
 use distributed_lock::{
     AcquireOptions, Attempt, Backend, BackendId, Capabilities, Error, ErrorKind, Fairness, Guarantees, Holder, Inspect,
-    LockKey, Locker, Result, Waiter,
+    LockKey, Locker, Result, Waiter, backend::heard_by_caller,
 };
 use tokio_util::task::AbortOnDropHandle;
 
@@ -242,7 +242,7 @@ fn about(error: Error, key: &LockKey) -> Error {
 impl Shared {
     /// On the thread of the sessions. Dropped, it is dropped there.
     async fn elsewhere<T: Send + 'static>(&self, work: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
-        let task = AbortOnDropHandle::new(self.runtime.handle().spawn(work));
+        let task = AbortOnDropHandle::new(self.runtime.handle().spawn(heard_by_caller(work)));
         task.await.unwrap_or_else(|_| Err(ended()))
     }
 

@@ -3,7 +3,10 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use distributed_lock::{Error, ErrorKind, LockKey, Locker, Result, ScopedLocker};
+use distributed_lock::{
+    Error, ErrorKind, LockKey, Locker, Result, ScopedLocker,
+    breaker::{BreakerConfig, CircuitBreaker},
+};
 use lock_postgres::{KeyScheme, PostgresConfig, PostgresLocker, PostgresScopedLocker, PostgresSharedSession};
 use lock_testkit::{
     Cluster, Observer,
@@ -12,14 +15,32 @@ use lock_testkit::{
 };
 
 /// `postgres` and `postgres_scoped` on pools of their own, `postgres_pool` and `postgres_pool_scoped` on one of the user's,
-/// `postgres_shared` on lanes.
+/// `postgres_shared` on lanes; and some of them inside a circuit breaker.
 pub(crate) fn subjects() -> Vec<Arc<dyn Subject>> {
     vec![
-        Arc::new(Postgres { name: "postgres", suites: &[Suite::Locker], pool: Pool::Own }),
-        Arc::new(Postgres { name: "postgres_scoped", suites: &[Suite::Scoped], pool: Pool::Own }),
-        Arc::new(Postgres { name: "postgres_pool", suites: &[Suite::Locker], pool: Pool::Users }),
-        Arc::new(Postgres { name: "postgres_pool_scoped", suites: &[Suite::Scoped], pool: Pool::Users }),
-        Arc::new(Postgres { name: "postgres_shared", suites: &[Suite::Locker], pool: Pool::Lanes }),
+        Arc::new(Postgres { name: "postgres", suites: &[Suite::Locker], pool: Pool::Own, breaker: false }),
+        Arc::new(Postgres { name: "postgres_scoped", suites: &[Suite::Scoped], pool: Pool::Own, breaker: false }),
+        Arc::new(Postgres { name: "postgres_pool", suites: &[Suite::Locker], pool: Pool::Users, breaker: false }),
+        Arc::new(Postgres {
+            name: "postgres_pool_scoped",
+            suites: &[Suite::Scoped],
+            pool: Pool::Users,
+            breaker: false,
+        }),
+        Arc::new(Postgres { name: "postgres_shared", suites: &[Suite::Locker], pool: Pool::Lanes, breaker: false }),
+        Arc::new(Postgres { name: "postgres_breaker", suites: &[Suite::Locker], pool: Pool::Own, breaker: true }),
+        Arc::new(Postgres {
+            name: "postgres_breaker_scoped",
+            suites: &[Suite::Scoped],
+            pool: Pool::Own,
+            breaker: true,
+        }),
+        Arc::new(Postgres {
+            name: "postgres_shared_breaker",
+            suites: &[Suite::Locker],
+            pool: Pool::Lanes,
+            breaker: true,
+        }),
     ]
 }
 
@@ -28,6 +49,7 @@ struct Postgres {
     name: &'static str,
     suites: &'static [Suite],
     pool: Pool,
+    breaker: bool,
 }
 
 /// Whose connections the lockers use.
@@ -71,13 +93,14 @@ impl Subject for Postgres {
         let observer = Observer::connect(&config)
             .await
             .map_err(|error| Missing(format!("the started cluster refused us: {error}")))?;
-        Ok(Arc::new(PostgresStore { url: cluster.url(), pool: self.pool, observer }))
+        Ok(Arc::new(PostgresStore { url: cluster.url(), pool: self.pool, breaker: self.breaker, observer }))
     }
 }
 
 struct PostgresStore {
     url: String,
     pool: Pool,
+    breaker: bool,
     observer: Observer,
 }
 
@@ -103,7 +126,7 @@ impl PostgresStore {
 #[async_trait]
 impl Store for PostgresStore {
     async fn locker(&self) -> Result<Option<Arc<dyn Locker>>> {
-        Ok(Some(match self.pool {
+        let locker: Arc<dyn Locker> = match self.pool {
             Pool::Own => Arc::new(PostgresLocker::from_url(&self.url)?),
             Pool::Users => Arc::new(PostgresLocker::with_pool(self.users_pool()?, &PostgresConfig::for_pool())?),
             Pool::Lanes => {
@@ -111,15 +134,23 @@ impl Store for PostgresStore {
                 let config = PostgresConfig::from_url(&self.url).with_hand_over(true);
                 Arc::new(PostgresSharedSession::new(&config)?)
             }
+        };
+        Ok(Some(match self.breaker {
+            true => Arc::new(CircuitBreaker::new(locker, BreakerConfig::new())?),
+            false => locker,
         }))
     }
 
     async fn scoped(&self) -> Result<Option<Arc<dyn ScopedLocker>>> {
-        Ok(Some(Arc::new(match self.pool {
+        let locker = match self.pool {
             Pool::Own => PostgresScopedLocker::from_url(&self.url)?,
             Pool::Users => PostgresScopedLocker::with_pool(self.users_pool()?, &PostgresConfig::for_pool())?,
             Pool::Lanes => return Ok(None),
-        })))
+        };
+        Ok(Some(match self.breaker {
+            true => Arc::new(CircuitBreaker::new(locker, BreakerConfig::new())?),
+            false => Arc::new(locker),
+        }))
     }
 
     async fn lose(&self, key: &LockKey) -> Result<bool> {

@@ -6,6 +6,9 @@ mod bad_input;
 mod beacon;
 #[path = "../common/bench.rs"]
 mod bench;
+mod breaker;
+#[path = "../common/breaking.rs"]
+mod breaking;
 mod cases;
 mod closing;
 #[path = "../common/contested.rs"]
@@ -47,7 +50,7 @@ fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     // They wait for timers far more than they work.
     arguments.test_threads.get_or_insert(6);
-    let themes: [fn() -> Vec<Trial>; 22] = [
+    let themes: [fn() -> Vec<Trial>; 23] = [
         loss::trials,
         neglected::trials,
         frozen::trials,
@@ -70,6 +73,7 @@ fn main() -> ExitCode {
         inspect::trials,
         watchdog::trials,
         beacon::trials,
+        breaker::trials,
     ];
     libtest_mimic::run(&arguments, themes.iter().flat_map(|trials| trials()).collect()).exit_code()
 }

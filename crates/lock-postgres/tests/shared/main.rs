@@ -6,6 +6,9 @@ mod batches;
 #[allow(dead_code, reason = "the other target needs more of it")]
 #[path = "../common/bench.rs"]
 mod bench;
+mod breaker;
+#[path = "../common/breaking.rs"]
+mod breaking;
 mod connections;
 #[path = "../common/contested.rs"]
 mod contested;
@@ -36,7 +39,7 @@ fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     // Some of them keep a processor busy.
     arguments.test_threads.get_or_insert(3);
-    let themes: [fn() -> Vec<Trial>; 12] = [
+    let themes: [fn() -> Vec<Trial>; 13] = [
         exclusion::trials,
         processes::trials,
         batches::trials,
@@ -49,6 +52,7 @@ fn main() -> ExitCode {
         waiting::trials,
         connections::trials,
         wire::trials,
+        breaker::trials,
     ];
     libtest_mimic::run(&arguments, themes.iter().flat_map(|trials| trials()).collect()).exit_code()
 }
