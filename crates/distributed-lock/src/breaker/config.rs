@@ -5,6 +5,9 @@ use crate::InvalidInput;
 /// The longest open time that makes sense: whoever wants more wants no lock at all.
 const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 
+/// The shortest time that timers keep.
+const SHORTEST: Duration = Duration::from_millis(1);
+
 /// When a [`CircuitBreaker`](super::CircuitBreaker) opens, and for how long. Checked where the breaker is made.
 ///
 /// ```
@@ -16,7 +19,7 @@ const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 ///
 /// let never = BreakerConfig::new().with_error_rate(0);
 /// let refused = CircuitBreaker::new(MemoryLocker::new(), never).unwrap_err();
-/// assert_eq!(refused.to_string(), "invalid error rate (0 %): must be 1 % to 100 %");
+/// assert_eq!(refused.to_string(), "invalid error_rate (0 %): must be 1 % to 100 %");
 /// ```
 #[derive(Clone, Debug, Eq, PartialEq)]
 #[non_exhaustive]
@@ -121,35 +124,38 @@ impl BreakerConfig {
         self
     }
 
-    /// Whether every setting keeps its rule; otherwise the first that does not.
+    /// Whether every setting keeps its rule; otherwise all that do not.
     ///
     /// # Errors
-    /// Names the setting, its value and the rule.
+    /// Names each such setting, its value and the rule.
     ///
     /// ```
     /// use distributed_lock::breaker::BreakerConfig;
     ///
     /// let broken = BreakerConfig::new().with_min_samples(0).validate().unwrap_err();
-    /// assert_eq!(broken.to_string(), "invalid minimum of samples (0): must be at least 1");
+    /// assert_eq!(broken.to_string(), "invalid min_samples (0): must be at least 1");
     /// ```
     pub fn validate(&self) -> Result<(), InvalidInput> {
         let Self { error_rate, min_samples, open_time, max_open_time, probe_timeout } = self;
+        let mut faults = Vec::new();
         if !(1..=100).contains(error_rate) {
-            return Err(InvalidInput::new("error rate", format_args!("{error_rate} %"), "must be 1 % to 100 %"));
+            faults.push(InvalidInput::new("error_rate", format_args!("{error_rate} %"), "must be 1 % to 100 %"));
         }
         if *min_samples == 0 {
-            return Err(InvalidInput::new("minimum of samples", min_samples, "must be at least 1"));
+            faults.push(InvalidInput::new("min_samples", min_samples, "must be at least 1"));
         }
-        for (what, time) in [("open time", open_time), ("probe timeout", probe_timeout)] {
-            if !(Duration::from_millis(1)..=LONGEST).contains(time) {
-                return Err(InvalidInput::new(what, format_args!("{time:?}"), "must be 1 ms to 24 h"));
+        for (what, time) in [("open_time", open_time), ("probe_timeout", probe_timeout)] {
+            if !(SHORTEST..=LONGEST).contains(time) {
+                faults.push(InvalidInput::new(what, format_args!("{time:?}"), "must be 1 ms to 24 h"));
             }
         }
-        if !(*open_time..=LONGEST).contains(max_open_time) {
-            let rule = format!("must be at least the open time, {open_time:?}, and at most 24 h");
-            return Err(InvalidInput::new("longest open time", format_args!("{max_open_time:?}"), &rule));
+        // One that is out of its own range is no measure for the other.
+        let least = Some(*open_time).filter(|time| (SHORTEST..=LONGEST).contains(time)).unwrap_or(SHORTEST);
+        if !(least..=LONGEST).contains(max_open_time) {
+            let rule = format!("must be at least the open_time, {least:?}, and at most 24 h");
+            faults.push(InvalidInput::new("max_open_time", format_args!("{max_open_time:?}"), &rule));
         }
-        Ok(())
+        InvalidInput::all(faults)
     }
 }
 
@@ -183,16 +189,16 @@ mod tests {
         }
         let beyond = day + Duration::from_nanos(1);
         let bad = [
-            (new().with_error_rate(0), "invalid error rate (0 %): must be 1 % to 100 %"),
-            (new().with_error_rate(101), "invalid error rate (101 %): must be 1 % to 100 %"),
-            (new().with_min_samples(0), "invalid minimum of samples (0): must be at least 1"),
-            (new().with_open_time(Duration::ZERO), "invalid open time (0ns): must be 1 ms to 24 h"),
-            (new().with_open_time(beyond), "invalid open time (86400.000000001s): must be 1 ms to 24 h"),
-            (new().with_probe_timeout(Duration::ZERO), "invalid probe timeout (0ns): must be 1 ms to 24 h"),
+            (new().with_error_rate(0), "invalid error_rate (0 %): must be 1 % to 100 %"),
+            (new().with_error_rate(101), "invalid error_rate (101 %): must be 1 % to 100 %"),
+            (new().with_min_samples(0), "invalid min_samples (0): must be at least 1"),
+            (new().with_open_time(Duration::ZERO), "invalid open_time (0ns): must be 1 ms to 24 h"),
+            (new().with_open_time(beyond), "invalid open_time (86400.000000001s): must be 1 ms to 24 h"),
+            (new().with_probe_timeout(Duration::ZERO), "invalid probe_timeout (0ns): must be 1 ms to 24 h"),
             (new().with_probe_timeout(Duration::MAX), "must be 1 ms to 24 h"),
             (
                 new().with_max_open_time(ms(499)),
-                "invalid longest open time (499ms): must be at least the open time, 500ms, and at most 24 h",
+                "invalid max_open_time (499ms): must be at least the open_time, 500ms, and at most 24 h",
             ),
             (new().with_max_open_time(beyond), "at most 24 h"),
         ];
@@ -200,5 +206,13 @@ mod tests {
             let refused = config.validate().unwrap_err().to_string();
             assert!(refused.ends_with(message), "{refused}");
         }
+    }
+
+    #[test]
+    fn all_settings_that_break_a_rule_are_in_one_error() {
+        let all = BreakerConfig::new().with_error_rate(0).with_min_samples(0).with_open_time(Duration::ZERO);
+        let all = all.with_max_open_time(Duration::ZERO).with_probe_timeout(Duration::ZERO);
+        let told = all.validate().unwrap_err().to_string();
+        assert!(told.starts_with("invalid configuration (5 faults): invalid error_rate (0 %): "), "{told}");
     }
 }
