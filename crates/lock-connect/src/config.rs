@@ -1,9 +1,14 @@
 use std::{ffi::OsString, fmt, sync::Arc};
 
-use distributed_lock::{InvalidInput, Locker, MemoryLocker, Result, ScopedLocker, backend::Fields};
+use distributed_lock::{
+    InvalidInput, Locker, MemoryLocker, Result, ScopedLocker, backend::Fields, breaker::BreakerConfig,
+};
 use serde::Deserialize;
 
-use crate::provider::{Chosen, PARTS};
+use crate::{
+    breaker,
+    provider::{Chosen, PARTS},
+};
 
 /// Which locks a program uses. Read by serde, from the environment, or made of a provider; judged when a locker is built.
 ///
@@ -12,6 +17,7 @@ use crate::provider::{Chosen, PARTS};
 /// | `provider` | none | `memory`, `noop` or `postgres`, or a `postgres://` URL; upper and lower case are the same |
 /// | `memory.scoped_ttl` | `"30s"` | the TTL of the holds that bodies run under, `"1ms"` to `"366days"` |
 /// | `postgres.…` | | the fields of `PostgresConfig`; `postgres.url` must be given unless the provider is the URL |
+/// | `breaker.…` | no breaker | the fields of [`BreakerConfig`]; `breaker = true` is one with defaults |
 ///
 /// Only the part of the chosen provider is judged, so a file can have several and the environment choose. What breaks a rule
 /// there, and every field that does not exist, is in one error, each with its path, its value and the rule, without secrets.
@@ -69,7 +75,8 @@ impl LockConfig {
     /// # Ok::<(), distributed_lock::Error>(())
     /// ```
     pub fn from_vars(prefix: &str, vars: impl IntoIterator<Item = (OsString, OsString)>) -> Self {
-        Fields::from_vars(prefix, &PARTS, vars).into()
+        let [memory, postgres] = PARTS;
+        Fields::from_vars(prefix, &[memory, postgres, "breaker"], vars).into()
     }
 
     /// The same with the fields of another one over its own: settings from a file, secrets from the environment.
@@ -105,7 +112,8 @@ impl LockConfig {
     /// # Ok(()) }
     /// ```
     pub fn locker(&self) -> Result<Arc<dyn Locker>> {
-        self.chosen()?.locker(&self.memory)
+        let (chosen, breaker) = self.chosen()?;
+        chosen.locker(&self.memory, breaker)
     }
 
     /// A locker of the chosen provider that runs bodies. As [`locker`](Self::locker).
@@ -122,18 +130,21 @@ impl LockConfig {
     /// # Ok(()) }
     /// ```
     pub fn scoped_locker(&self) -> Result<Arc<dyn ScopedLocker>> {
-        self.chosen()?.scoped_locker(&self.memory)
+        let (chosen, breaker) = self.chosen()?;
+        chosen.scoped_locker(&self.memory, breaker)
     }
 
-    fn chosen(&self) -> Result<Chosen, InvalidInput> {
+    /// The provider, and the breaker that goes around its lockers.
+    fn chosen(&self) -> Result<(Chosen, Option<BreakerConfig>), InvalidInput> {
         let mut fields = self.fields.clone();
         let chosen = Chosen::read(&mut fields);
+        let breaker = breaker::read(&mut fields);
         for part in PARTS {
             fields.ignore(part);
         }
         fields.finish()?;
         // What was not chosen is a fault, so that this is the last one to hear of it.
-        chosen.ok_or_else(Chosen::missing)
+        Ok((chosen.ok_or_else(Chosen::missing)?, breaker))
     }
 }
 

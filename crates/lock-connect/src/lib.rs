@@ -30,6 +30,7 @@
 //! # Ok(()) }
 //! ```
 
+mod breaker;
 mod config;
 mod noop;
 mod provider;

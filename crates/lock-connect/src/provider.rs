@@ -2,11 +2,16 @@
 
 use std::{sync::Arc, time::Duration};
 
-use distributed_lock::{InvalidInput, Locker, MemoryLocker, Result, Scoped, ScopedLocker, Ttl, backend::Fields};
+use distributed_lock::{
+    InvalidInput, Locker, MemoryLocker, Result, Scoped, ScopedLocker, Ttl, backend::Fields, breaker::BreakerConfig,
+};
 #[cfg(feature = "postgres")]
 use lock_postgres::{PostgresConfig, PostgresLocker, PostgresScopedLocker};
 
-use crate::noop::Noop;
+use crate::{
+    breaker::{around, around_scoped},
+    noop::Noop,
+};
 
 /// The parts of a configuration, one for each provider that has settings.
 pub(crate) const PARTS: [&str; 2] = ["memory", "postgres"];
@@ -58,22 +63,26 @@ impl Chosen {
         InvalidInput::new("provider", "missing", &format!("must be given, there is no default; {THERE_ARE}"))
     }
 
-    pub(crate) fn locker(self, memory: &MemoryLocker) -> Result<Arc<dyn Locker>> {
-        Ok(match self {
-            Self::Memory { .. } => Arc::new(memory.peer()),
-            Self::Noop => Arc::new(Noop::new()),
+    pub(crate) fn locker(self, memory: &MemoryLocker, breaker: Option<BreakerConfig>) -> Result<Arc<dyn Locker>> {
+        match self {
+            Self::Memory { .. } => around(memory.peer(), breaker),
+            Self::Noop => around(Noop::new(), breaker),
             #[cfg(feature = "postgres")]
-            Self::Postgres(config) => Arc::new(PostgresLocker::new(&config)?),
-        })
+            Self::Postgres(config) => around(PostgresLocker::new(&config)?, breaker),
+        }
     }
 
-    pub(crate) fn scoped_locker(self, memory: &MemoryLocker) -> Result<Arc<dyn ScopedLocker>> {
-        Ok(match self {
-            Self::Memory { scoped_ttl } => Arc::new(Scoped::new(memory.peer()).with_ttl(scoped_ttl)),
-            Self::Noop => Arc::new(Scoped::new(Noop::new())),
+    pub(crate) fn scoped_locker(
+        self,
+        memory: &MemoryLocker,
+        breaker: Option<BreakerConfig>,
+    ) -> Result<Arc<dyn ScopedLocker>> {
+        match self {
+            Self::Memory { scoped_ttl } => around_scoped(Scoped::new(memory.peer()).with_ttl(scoped_ttl), breaker),
+            Self::Noop => around_scoped(Scoped::new(Noop::new()), breaker),
             #[cfg(feature = "postgres")]
-            Self::Postgres(config) => Arc::new(PostgresScopedLocker::new(&config)?),
-        })
+            Self::Postgres(config) => around_scoped(PostgresScopedLocker::new(&config)?, breaker),
+        }
     }
 }
 

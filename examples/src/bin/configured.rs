@@ -17,6 +17,7 @@ use lock_connect::LockConfig;
 /// Stands for the service's file. It has a part for each backend; only the one of the chosen provider counts.
 const FILE: &str = r#"
 provider = "memory"
+breaker = true
 
 [memory]
 scoped_ttl = "20s"

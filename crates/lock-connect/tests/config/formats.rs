@@ -15,7 +15,11 @@ fn whole() -> Value {
     });
     // With a character that each format escapes in its own way.
     postgres["url"] = json!("host=/run/postgresql user='a \"b\"\\\\ c' dbname=app");
-    json!({ "provider": "postgres", "memory": { "scoped_ttl": "10s" }, "postgres": postgres })
+    json!({ "provider": "postgres", "memory": { "scoped_ttl": "10s" }, "postgres": postgres, "breaker": breaker() })
+}
+
+fn breaker() -> Value {
+    json!({ "error_rate": 80, "min_samples": 3, "open_time": "1s", "max_open_time": "1m", "probe_timeout": "500ms" })
 }
 
 /// The document written in each format and read back.
@@ -51,14 +55,21 @@ fn whole_configuration_survives_every_format() {
     use lock_postgres::{PostgresConfig, PostgresLocker};
 
     let document = whole();
-    let settings = |built: String| built[built.find("settings").unwrap()..].to_owned();
+    let settings = |built: String| {
+        let from = built.find("settings").unwrap();
+        built[from..from + built[from..].find(" }").unwrap()].to_owned()
+    };
     // Read by serde_json straight into the backend's own configuration, without this crate.
     let direct: PostgresConfig = serde_json::from_value(document["postgres"].clone()).unwrap();
     let direct = settings(format!("{:?}", PostgresLocker::new(&direct).unwrap()));
     assert!(direct.contains("pool_size: 3") && direct.contains("namespace: -7"), "{direct}");
     for (format, config) in through_every_format(&document) {
         assert_eq!(settings(format!("{:?}", config.locker().unwrap())), direct, "{format}");
-        config.scoped_locker().unwrap();
+        assert_eq!(config.scoped_locker().unwrap().to_string(), "CircuitBreaker(PostgresScoped)");
+        let built = format!("{:?}", config.locker().unwrap());
+        let breaker =
+            ["error_rate: 80", "min_samples: 3", "open_time: 1s", "max_open_time: 60s", "probe_timeout: 500ms"];
+        assert!(breaker.iter().all(|setting| built.contains(setting)), "{format}: {built}");
     }
     let mut other = document;
     other["postgres"]["pool_size"] = json!(4);
@@ -92,7 +103,7 @@ fn variables_with_another_prefix_are_left_alone_and_unknown_ones_are_refused() {
     let sound =
         vars(&[("APP_LOCKS_PROVIDER", "memory"), ("APP_PORT", "80"), ("LOCKS_PROVIDER", "x"), ("PROVIDER", "y")]);
     assert_eq!(sound.locker().unwrap().to_string(), "Memory");
-    let known = "not shown): unknown; known are provider, memory, postgres";
+    let known = "not shown): unknown; known are provider, memory, breaker, postgres";
     for (name, path) in [("APP_LOCKS_MEMORYTTL", "memoryttl"), ("APP_LOCKS_POOL_SIZE", "pool_size")] {
         assert_eq!(faults(&vars(&[("APP_LOCKS_PROVIDER", "memory"), (name, "5")])), format!("invalid {path} ({known}"));
     }

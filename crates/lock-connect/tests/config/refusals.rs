@@ -58,13 +58,40 @@ fn part_of_the_memory_provider_is_judged() {
 fn field_that_does_not_exist_is_refused_beside_every_other_fault() {
     let config =
         read(json!({ "provder": "memory", "Provider": "x", "provider": "memory", "memory": { "scoped_ttl": "x" } }));
-    let known = "not shown): unknown; known are provider, memory, postgres";
+    let known = "not shown): unknown; known are provider, memory, breaker, postgres";
     let lines = [
         "invalid configuration (3 faults): invalid memory.scoped_ttl (\"x\"): must be text with a unit, such as \"5s\" or \"250ms\"",
         &format!("invalid Provider ({known}"),
         &format!("invalid provder ({known}"),
     ];
     assert_eq!(faults(&config), lines.join("\n"));
+}
+
+#[test]
+fn breaker_that_is_asked_for_and_cannot_be_built_is_refused_with_every_fault() {
+    let lines = |part| {
+        let told = faults(&read(json!({ "provider": "memory", "breaker": part })));
+        told.lines().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let part = json!({ "error_rate": 0, "min_samples": 0, "open_time": "1m", "probe_timeout": 5, "window": "10s" });
+    assert_eq!(
+        lines(part),
+        [
+            "invalid configuration (5 faults): invalid breaker.probe_timeout (5): must be text with a unit, such as \"5s\" or \"250ms\"",
+            "invalid breaker.error_rate (0 %): must be 1 % to 100 %",
+            "invalid breaker.min_samples (0): must be at least 1",
+            "invalid breaker.max_open_time (30s): must be at least the open_time, 60s, and at most 24 h",
+            "invalid breaker.window (not shown): unknown; known are error_rate, min_samples, open_time, max_open_time, probe_timeout",
+        ]
+    );
+    let rule = "must be text with a unit, such as \"5s\" or \"250ms\"";
+    assert_eq!(
+        lines(json!({ "open_time": 5, "max_open_time": "1ms" })),
+        [format!("invalid breaker.open_time (5): {rule}")]
+    );
+    assert_eq!(lines(json!({ "error_rate": 300 })), ["invalid breaker.error_rate (300): must be 1 to 100, in percent"]);
+    let not_a_map = "invalid breaker (not shown): must be a map of settings, or true for the defaults";
+    assert_eq!(lines(json!("on")), [not_a_map]);
 }
 
 #[cfg(not(feature = "postgres"))]

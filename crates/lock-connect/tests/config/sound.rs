@@ -91,3 +91,31 @@ async fn whatever_is_built_can_be_pinged_and_closed() {
         }
     }
 }
+
+#[test]
+fn breaker_goes_around_every_provider_when_it_is_asked_for() {
+    let part = json!({
+        "error_rate": 80, "min_samples": "3", "open_time": "1s", "max_open_time": "1m", "probe_timeout": "500ms",
+    });
+    for (provider, locker, scoped) in [
+        ("memory", "CircuitBreaker(Memory)", "CircuitBreaker(Scoped(Memory))"),
+        ("noop", "CircuitBreaker(Noop[locks nothing])", "CircuitBreaker(Scoped(Noop[locks nothing]))"),
+        #[cfg(feature = "postgres")]
+        ("postgres://app@db/app", "CircuitBreaker(Postgres)", "CircuitBreaker(PostgresScoped)"),
+    ] {
+        for breaker in [json!(true), json!("true"), json!({}), part.clone()] {
+            let config = read(json!({ "provider": provider, "breaker": breaker }));
+            assert_eq!(config.locker().unwrap().to_string(), locker);
+            assert_eq!(config.scoped_locker().unwrap().to_string(), scoped);
+        }
+        for none in [json!(false), json!("false"), json!(null)] {
+            let config = read(json!({ "provider": provider, "breaker": none }));
+            assert!(!config.locker().unwrap().to_string().contains("Breaker"));
+        }
+    }
+    let locker = read(json!({ "provider": "memory", "breaker": part })).locker().unwrap();
+    let built = format!("{locker:?}");
+    for setting in ["error_rate: 80", "min_samples: 3", "open_time: 1s", "max_open_time: 60s", "probe_timeout: 500ms"] {
+        assert!(built.contains(setting), "{built} lacks {setting}");
+    }
+}

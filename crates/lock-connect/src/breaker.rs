@@ -1,0 +1,45 @@
+//! The part `breaker`: whether a circuit breaker goes around the locker, and when it opens.
+
+use std::sync::Arc;
+
+use distributed_lock::{
+    Locker, Result, ScopedLocker,
+    backend::Fields,
+    breaker::{BreakerConfig, CircuitBreaker},
+};
+
+/// What the part sets; none where there is no such part. Faults stay with the fields.
+pub(crate) fn read(fields: &mut Fields) -> Option<BreakerConfig> {
+    let mut part = fields.part("breaker")?;
+    let mut config = BreakerConfig::new();
+    config.error_rate = part.integer("error_rate", "must be 1 to 100, in percent").unwrap_or(config.error_rate);
+    config.min_samples = part.integer("min_samples", "must be a number from 1 on").unwrap_or(config.min_samples);
+    config.open_time = part.duration("open_time").unwrap_or(config.open_time);
+    config.max_open_time = part.duration("max_open_time").unwrap_or(config.max_open_time);
+    config.probe_timeout = part.duration("probe_timeout").unwrap_or(config.probe_timeout);
+    // A default in the place of what was refused may not fit to the other.
+    if part.has_refused("open_time") || part.has_refused("max_open_time") {
+        let BreakerConfig { open_time, max_open_time, .. } = BreakerConfig::new();
+        config = config.with_open_time(open_time).with_max_open_time(max_open_time);
+    }
+    part.check(config.validate());
+    fields.check(part.finish().map_err(|invalid| invalid.under("breaker")));
+    Some(config)
+}
+
+pub(crate) fn around(locker: impl Locker, breaker: Option<BreakerConfig>) -> Result<Arc<dyn Locker>> {
+    Ok(match breaker {
+        Some(config) => Arc::new(CircuitBreaker::new(locker, config)?),
+        None => Arc::new(locker),
+    })
+}
+
+pub(crate) fn around_scoped(
+    locker: impl ScopedLocker,
+    breaker: Option<BreakerConfig>,
+) -> Result<Arc<dyn ScopedLocker>> {
+    Ok(match breaker {
+        Some(config) => Arc::new(CircuitBreaker::new(locker, config)?),
+        None => Arc::new(locker),
+    })
+}
