@@ -105,6 +105,8 @@ impl Room {
 
 #[cfg(test)]
 mod tests {
+    use distributed_lock::{Clock, SystemClock};
+
     use super::*;
 
     fn room() -> Room {
@@ -129,7 +131,7 @@ mod tests {
 
     #[test]
     fn nothing_is_asked_twice_or_before_the_gate_opens() {
-        let (mut room, now) = (room(), Instant::now());
+        let (mut room, now) = (room(), SystemClock.now());
         assert!(room.ask(100).is_some());
         assert_eq!(room.ask(100), None);
         assert_eq!(room.gate_taken(now), Duration::ZERO);
