@@ -3,6 +3,7 @@
 
 use std::{
     fmt,
+    future::poll_fn,
     io::{self, Read, Write},
     net::{IpAddr, Shutdown, SocketAddr},
     os::fd::OwnedFd,
@@ -332,23 +333,47 @@ pub(crate) struct Readiness {
 }
 
 impl Readiness {
-    /// Completes when there is something to read, or room to write where that was missing. Cancel safe.
+    /// Completes when there is something to read, or room to write where that was missing. Cancel safe. One waits at a time.
     pub(crate) async fn ready(&self) {
-        let interest = match self.direct.is_full.load(Ordering::Relaxed) {
-            true => Interest::READABLE | Interest::WRITABLE,
-            false => Interest::READABLE,
-        };
+        let interest = poll_fn(|cx| {
+            if self.poll_read_ready(cx).is_ready() {
+                return Poll::Ready(Interest::READABLE);
+            }
+            let writable = self.direct.is_full.load(Ordering::Relaxed) && self.poll_write_ready(cx).is_ready();
+            if writable { Poll::Ready(Interest::WRITABLE) } else { Poll::Pending }
+        })
+        .await;
         // Whoever polls reads until nothing is left, so that the next is told anew.
         let read = || Err::<(), _>(io::ErrorKind::WouldBlock.into());
-        // Without a reactor nothing comes any more.
-        let ready = match &self.stream {
-            Stream::Tcp(stream) => stream.ready(interest).await.map(|_| stream.try_io(interest, read)),
-            Stream::Unix(stream) => stream.ready(interest).await.map(|_| stream.try_io(interest, read)),
-            _ => Err(io::ErrorKind::NotConnected.into()),
+        let _ = match &self.stream {
+            Stream::Tcp(stream) => stream.try_io(interest, read),
+            Stream::Unix(stream) => stream.try_io(interest, read),
+            _ => Ok(()),
         };
-        if ready.is_err() {
-            std::future::pending::<()>().await;
-        }
         self.direct.is_empty.store(false, Ordering::Release);
+    }
+
+    fn poll_read_ready(&self, cx: &mut Context<'_>) -> Poll<()> {
+        match &self.stream {
+            Stream::Tcp(stream) => unless_it_fails(stream.poll_read_ready(cx)),
+            Stream::Unix(stream) => unless_it_fails(stream.poll_read_ready(cx)),
+            _ => Poll::Pending,
+        }
+    }
+
+    fn poll_write_ready(&self, cx: &mut Context<'_>) -> Poll<()> {
+        match &self.stream {
+            Stream::Tcp(stream) => unless_it_fails(stream.poll_write_ready(cx)),
+            Stream::Unix(stream) => unless_it_fails(stream.poll_write_ready(cx)),
+            _ => Poll::Pending,
+        }
+    }
+}
+
+/// Without a reactor nothing comes any more.
+fn unless_it_fails(ready: Poll<io::Result<()>>) -> Poll<()> {
+    match ready {
+        Poll::Ready(Ok(())) => Poll::Ready(()),
+        Poll::Ready(Err(_)) | Poll::Pending => Poll::Pending,
     }
 }

@@ -4,7 +4,7 @@
 
 use std::{
     future::Future,
-    pin::Pin,
+    pin::{Pin, pin},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU8, Ordering, fence},
@@ -92,10 +92,13 @@ impl Pump {
 
     /// Polls what is to be polled, or has whoever polls do so.
     fn poll(self: &Arc<Self>, what: u8) {
-        if !self.signals.add_for_whoever_polls(what)
-            && let Some(turn) = Turn::take(self)
-        {
-            turn.poll(what);
+        loop {
+            if let Some(turn) = Turn::take(self) {
+                return turn.poll(what);
+            }
+            if self.signals.add_for_whoever_polls(what) {
+                return;
+            }
         }
     }
 
@@ -264,7 +267,7 @@ impl<'a> Turn<'a> {
 
     fn poll(mut self, what: u8) {
         let pump = self.pump;
-        let mut what = what | pump.signals.take();
+        let mut what = what;
         loop {
             let mut running = pump.running();
             let Some(parts) = running.as_mut() else { break };
@@ -366,12 +369,12 @@ impl Attendant {
         // Panics on a runtime that cannot wait for sockets.
         let Ok(ready) = self.pump.socket.readiness() else { return };
         self.fit = true;
-        let ready = Some(ready);
+        let mut dismissed = pin!(self.dismissed.notified());
         while !self.pump.is_over() {
             tokio::select! {
                 biased;
-                () = self.dismissed.notified() => return,
-                () = ready_to_poll(&ready) => self.pump.poll(DRIVING),
+                () = &mut dismissed => return,
+                () = ready.ready() => self.pump.poll(DRIVING),
             }
         }
     }

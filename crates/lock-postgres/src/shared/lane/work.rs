@@ -129,7 +129,9 @@ impl Work {
                 self.batch_answered(answer, cx)?;
                 continue;
             }
-            if let Poll::Ready(Some(answer)) = self.proofs.answers.poll_next_unpin(cx) {
+            if self.proofs.oldest().is_some()
+                && let Poll::Ready(Some(answer)) = self.proofs.answers.poll_next_unpin(cx)
+            {
                 self.answered();
                 self.proof_answered(answer)?;
                 continue;
