@@ -1,6 +1,6 @@
 //! `Arc<L>` and `Box<L>` are lockers, so stacks can be built from configuration.
 
-use std::sync::Arc;
+use std::{future::Future, pin::Pin, sync::Arc};
 
 use async_trait::async_trait;
 
@@ -30,11 +30,21 @@ macro_rules! forward { ($($pointer:ident),+) => { $(
         }
     }
 
+    // By hand, so that its future is the inner one and not another box around it.
     #[deny(clippy::missing_trait_methods)]
-    #[async_trait]
     impl<L: Locker + ?Sized> Locker for $pointer<L> {
-        async fn acquire_opts(&self, key: &LockKey, options: &AcquireOptions) -> Result<Attempt> {
-            (**self).acquire_opts(key, options).await
+        fn acquire_opts<'locker, 'key, 'options, 'acquire>(
+            &'locker self,
+            key: &'key LockKey,
+            options: &'options AcquireOptions,
+        ) -> Pin<Box<dyn Future<Output = Result<Attempt>> + Send + 'acquire>>
+        where
+            'locker: 'acquire,
+            'key: 'acquire,
+            'options: 'acquire,
+            Self: 'acquire,
+        {
+            (**self).acquire_opts(key, options)
         }
     }
 

@@ -117,9 +117,26 @@ impl Draft {
     /// The live record.
     #[must_use]
     pub fn open(self) -> HoldRecord {
+        let now = self.clock.now();
+        self.open_since(now)
+    }
+
+    /// The same for a grant that was read then, by the clock of the draft: one reading does for many.
+    ///
+    /// ```
+    /// use std::{sync::Arc, time::Duration};
+    /// use distributed_lock::{BackendId, Clock, LockKey, SystemClock, backend::HoldRecord};
+    ///
+    /// let now = SystemClock.now();
+    /// let record = HoldRecord::draft(BackendId::fresh(), LockKey::new("orders")?, Arc::new(SystemClock)).open_since(now);
+    /// assert!(record.hold().age() < Duration::from_secs(60));
+    /// # Ok::<(), distributed_lock::InvalidInput>(())
+    /// ```
+    #[must_use]
+    pub fn open_since(self, since: Instant) -> HoldRecord {
         let Self { locker, key, clock, fencing_token, deadline, max_grace, value } = self;
         let state = Mutex::new(State { deadline, max_grace, ..State::default() });
-        let (since, changed) = (clock.now(), Notify::new());
+        let changed = Notify::new();
         HoldRecord(Hold(Arc::new(Inner { locker, key, fencing_token, value, since, clock, state, changed })))
     }
 }

@@ -15,7 +15,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use distributed_lock::Result;
 
-pub(super) use self::asked::{Granted, Lock, Order, Renew, Ticket, Unlock};
+pub(super) use self::asked::{Asked, Granted, Lock, Order, Renew, Ticket, Unlock};
 use self::{alarm::Alarm, inbox::Inbox, pump::Pump, work::Work};
 use super::notices::Notices;
 use crate::{

@@ -11,7 +11,7 @@ use futures_util::future::join_all;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::{
-    lane::{Lane, Lock, Order},
+    lane::{Asked, Lane, Lock, Order},
     notices::Notices,
 };
 use crate::{
@@ -70,7 +70,7 @@ impl Lanes {
     }
 
     /// Gives it to a lane that is open; back if there is none that fits.
-    pub(super) fn give(&self, lock: Box<Lock>) -> Option<Box<Lock>> {
+    pub(super) fn give(&self, lock: Asked) -> Option<Asked> {
         let Some(lane) = self.choose(lock.timing.ttl()) else { return Some(lock) };
         match lane.give(Order::Lock(lock.in_lane(&lane))) {
             Err(Order::Lock(lock)) => Some(lock),
@@ -79,11 +79,7 @@ impl Lanes {
     }
 
     /// Gives it to a lane, opening one if need be for at most this long; why not, if there is none in time. Cancel safe.
-    pub(super) async fn open_for(
-        self: &Arc<Self>,
-        lock: Box<Lock>,
-        wait: Option<Duration>,
-    ) -> Result<Option<Contention>> {
+    pub(super) async fn open_for(self: &Arc<Self>, lock: Asked, wait: Option<Duration>) -> Result<Option<Contention>> {
         let opened = async {
             let mut failures = Arc::clone(&self.opening).lock_owned().await;
             // Somebody else may have opened one meanwhile.

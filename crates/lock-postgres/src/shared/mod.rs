@@ -68,7 +68,7 @@ use self::{beacons::Beacons, ids::Ids, lanes::Lanes, looks::Looks, notices::Noti
 /// |---|---|
 /// | `InvalidInput` | a TTL breaks a rule: the shortest is 1 s |
 /// | `Deadlock` | this very task holds the key that it would wait for |
-/// | `LimitReached` | the server's table of locks is half full, or was full (53200): nothing of this call is kept, other holds are untouched |
+/// | `LimitReached` | half of the server's table of locks is in use or reserved, or it was full (53200): nothing of this call is kept, other holds are untouched |
 /// | `Unavailable` | the server was not reached or did not answer in time, or lanes ended under the call: you do not hold the lock |
 /// | `Indeterminate` | it may be held on a connection of the pool that could not be ended |
 /// | `Denied`, `Misconfigured` | the server refused, or is none that gives locks (a standby) |

@@ -10,7 +10,7 @@ use crate::{housekeeping::Sender, shared::ids::Claim, timing::Timing};
 
 #[derive(Debug)]
 pub(in crate::shared) enum Order {
-    Lock(Box<Lock>),
+    Lock(Asked),
     // Boxed, as they are few.
     Renew(Box<Renew>),
     Unlock(Unlock),
@@ -28,6 +28,9 @@ impl Order {
         matches!(self, Self::Lock(_) | Self::Unlock(_))
     }
 }
+
+/// Boxed, since it goes from queue to queue.
+pub(in crate::shared) type Asked = Box<Lock>;
 
 /// A key to try.
 #[derive(Debug)]
@@ -57,7 +60,7 @@ pub(in crate::shared) enum Granted {
 }
 
 impl Lock {
-    pub(in crate::shared) fn in_lane(mut self: Box<Self>, lane: &Arc<Lane>) -> Box<Self> {
+    pub(in crate::shared) fn in_lane(mut self: Box<Self>, lane: &Arc<Lane>) -> Asked {
         self.lane = Some(Arc::clone(lane));
         self
     }

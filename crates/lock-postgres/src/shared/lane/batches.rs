@@ -11,7 +11,7 @@ use distributed_lock::{Error, ErrorKind, FencingToken, LockGuard, Loss, LossCaus
 use tokio_util::sync::ReusableBoxFuture;
 
 use super::{
-    Granted, Lock, Ticket, Unlock,
+    Asked, Granted, Lock, Ticket, Unlock,
     holds::{Ends, Held},
     work::{Work, loss_by},
 };
@@ -23,8 +23,14 @@ use crate::{
     token,
 };
 
-/// Keys of one statement: two of them under way fit into one write of 1,200 bytes, since the driver may put them into one.
-const BATCH: usize = 45;
+/// The most bytes of one write, so that it goes in one piece: the server's idle timer stands still while half a message is there. The
+/// driver puts what is sent in one poll into one write.
+pub(super) const WRITE: usize = 1_200;
+
+/// Bytes of a statement with keys, and of each of these; others are no longer than this in all.
+const STATEMENT: usize = 84;
+const KEY: usize = 12;
+pub(super) const OTHER: usize = 150;
 
 /// Statements with keys under way at a time.
 const UNDER_WAY: usize = 2;
@@ -35,7 +41,7 @@ pub(super) struct Batches {
     /// Memory of answers that came.
     spare: Vec<Answering>,
     /// Those of a statement that ends the lane.
-    unanswered: Vec<Lock>,
+    unanswered: Vec<Asked>,
     tickets: u64,
 }
 
@@ -44,7 +50,7 @@ type Answering = ReusableBoxFuture<'static, Result<Answer, DriverError>>;
 struct Sent {
     at: Instant,
     unlocks: Vec<Unlock>,
-    asks: Vec<Lock>,
+    asks: Vec<Asked>,
     what: What,
     answering: Answering,
     /// The answer, if it was there at once.
@@ -80,7 +86,7 @@ impl Batches {
     fn send(
         &mut self,
         (at, what): (Instant, What),
-        (unlocks, asks): (Vec<Unlock>, Vec<Lock>),
+        (unlocks, asks): (Vec<Unlock>, Vec<Asked>),
         asking: impl Future<Output = Result<Answer, DriverError>> + Send + 'static,
         cx: &mut Context<'_>,
     ) {
@@ -98,7 +104,7 @@ impl Batches {
         self.sent.push_back(Sent { at, unlocks, asks, what, answering, answer });
     }
 
-    fn take_oldest(&mut self) -> Option<(Instant, Vec<Unlock>, Vec<Lock>, What)> {
+    fn take_oldest(&mut self) -> Option<(Instant, Vec<Unlock>, Vec<Asked>, What)> {
         let Sent { at, unlocks, asks, what, answering, .. } = self.sent.pop_front()?;
         self.spare.push(answering);
         Some((at, unlocks, asks, what))
@@ -133,8 +139,16 @@ impl Batches {
 
 impl Work {
     pub(super) fn send_batches(&mut self, now: Instant, cx: &mut Context<'_>) {
-        while !self.batches.are_full() {
-            let sent = self.send_batch(now, cx) || self.ask_for_room(now, cx);
+        while !self.batches.are_full() && (!self.asks.is_empty() || !self.unlocks.is_empty()) {
+            let keys = self.write_left.saturating_sub(STATEMENT) / KEY;
+            if keys == 0 {
+                // In the next write, after a turn of the connection. With a full socket, when an answer comes.
+                if !self.is_socket_full() {
+                    cx.waker().wake_by_ref();
+                }
+                return;
+            }
+            let sent = self.send_batch(keys, now, cx) || self.ask_for_room(now, cx);
             if !sent {
                 return;
             }
@@ -142,9 +156,9 @@ impl Work {
     }
 
     /// Up to as many keys as fit, those to be given back first. `false` if there is nothing to send now.
-    fn send_batch(&mut self, now: Instant, cx: &mut Context<'_>) -> bool {
+    fn send_batch(&mut self, most: usize, now: Instant, cx: &mut Context<'_>) -> bool {
         let mut unlocks = Vec::new();
-        while unlocks.len() < BATCH {
+        while unlocks.len() < most {
             let Some(unlock) = self.unlocks.pop_front() else { break };
             if self.holds.leave(unlock.ticket) {
                 unlocks.push(unlock);
@@ -155,10 +169,11 @@ impl Work {
                 unlock.join_one_of(sent);
             }
         }
-        let mut asks = self.next_asks(BATCH - unlocks.len());
+        let mut asks = self.next_asks(most - unlocks.len());
         if unlocks.is_empty() && asks.is_empty() {
             return false;
         }
+        self.write_left -= STATEMENT + KEY * (unlocks.len() + asks.len());
         asks.sort_unstable_by_key(|lock| lock.claim.id);
         let keys = Keys {
             give_back: unlocks.iter().map(|unlock| unlock.ticket.0).collect(),
@@ -172,7 +187,7 @@ impl Work {
     }
 
     /// The keys to be tried next.
-    fn next_asks(&mut self, most: usize) -> Vec<Lock> {
+    fn next_asks(&mut self, most: usize) -> Vec<Asked> {
         if self.asks.is_empty() {
             return Vec::new();
         }
@@ -203,6 +218,7 @@ impl Work {
             return false;
         }
         let Some(wanted) = self.room.ask(owned + self.asks.len()) else { return false };
+        self.write_left = self.write_left.saturating_sub(OTHER);
         let (session, batch, table) = (Arc::clone(&self.session), Arc::clone(&self.batch), self.room.table);
         let asking = async move { session.reserve(&batch, &table, wanted).await.map(Answer::Places) };
         self.batches.send((now, What::Room), (Vec::new(), Vec::new()), asking, cx);
@@ -246,6 +262,7 @@ impl Work {
         let owned = self.owned();
         if let Some((keeps, has)) = self.room.tidy(owned) {
             let (session, batch) = (Arc::clone(&self.session), Arc::clone(&self.batch));
+            self.write_left = self.write_left.saturating_sub(OTHER);
             let asking = async move { session.unreserve(&batch, keeps, has).await.map(|()| Answer::Tidied) };
             self.batches.send((now, What::Room), (Vec::new(), Vec::new()), asking, cx);
         }
@@ -292,7 +309,7 @@ impl Work {
     fn batch_done(
         &mut self,
         at: Instant,
-        (unlocks, asks): (Vec<Unlock>, Vec<Lock>),
+        (unlocks, asks): (Vec<Unlock>, Vec<Asked>),
         answer: BatchAnswer,
     ) -> Result<(), Loss> {
         let BatchAnswer { unlocked, locked, token, in_recovery } = answer;
@@ -333,18 +350,23 @@ impl Work {
         unlock.answer(how);
     }
 
-    fn grant(&mut self, lock: Lock, (sent, now): (Instant, Instant), token: Option<&Result<FencingToken, Arc<Error>>>) {
+    fn grant(
+        &mut self,
+        lock: Asked,
+        (sent, now): (Instant, Instant),
+        token: Option<&Result<FencingToken, Arc<Error>>>,
+    ) {
         self.batches.tickets += 1;
         let ticket = Ticket(lock.claim.id, self.batches.tickets);
         let token = token.filter(|_| lock.fenced).map(|token| token.as_ref().copied().map_err(unreadable)).transpose();
-        let Lock { claim, key, ttl, timing, waited_as, lane, answer, .. } = lock;
+        let Lock { claim, key, ttl, timing, waited_as, lane, answer, .. } = *lock;
         let ends = Ends::new(ttl, &timing, sent);
         let deadline = ends.deadline(&self.timing, sent);
         let draft = HoldRecord::draft(self.core.id, key, Arc::clone(&self.core.clock))
             .with_fencing_token(token.as_ref().ok().copied().flatten())
             .with_deadline(Some(deadline))
             .with_max_grace(Some(ends.max_grace(&self.timing)));
-        let record = draft.open();
+        let record = draft.open_since(now);
         claim.hold(record.clone(), waited_as);
         self.holds.add(Held::new(claim, ticket, record.clone(), ends));
         let refused = match token {
@@ -374,7 +396,7 @@ impl Work {
     }
 
     /// A batch failed in the middle: what it had done stays.
-    fn give_back(&mut self, (unlocks, asks): (Vec<Unlock>, Vec<Lock>), error: Arc<DriverError>, cx: &mut Context<'_>) {
+    fn give_back(&mut self, (unlocks, asks): (Vec<Unlock>, Vec<Asked>), error: Arc<DriverError>, cx: &mut Context<'_>) {
         let given = unlocks.iter().map(|unlock| unlock.ticket.0);
         let ids: Vec<_> = given.chain(asks.iter().map(|lock| lock.claim.id)).collect();
         let (session, batch) = (Arc::clone(&self.session), Arc::clone(&self.batch));
@@ -385,7 +407,7 @@ impl Work {
 
     fn given_back(
         &mut self,
-        (unlocks, asks): (Vec<Unlock>, Vec<Lock>),
+        (unlocks, asks): (Vec<Unlock>, Vec<Asked>),
         given_back: Vec<Option<bool>>,
         error: &Arc<DriverError>,
     ) {

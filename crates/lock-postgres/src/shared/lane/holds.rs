@@ -1,7 +1,8 @@
 //! What a lane owns.
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    cmp::Reverse,
+    collections::{BinaryHeap, HashMap},
     time::{Duration, Instant},
 };
 
@@ -58,10 +59,19 @@ impl Held {
     }
 }
 
+/// Expiries that no hold has any more are kept for so many beside as many as there are holds.
+const STALE: usize = 64;
+
+/// Whether one of the holds still ends then.
+fn expires(by_id: &HashMap<i64, Held>, frees: Instant, ticket: Ticket) -> bool {
+    by_id.get(&ticket.0).is_some_and(|held| held.ticket == ticket && held.ends.frees == Some(frees))
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Holds {
     by_id: HashMap<i64, Held>,
-    expiries: BTreeSet<(Instant, Ticket)>,
+    /// Also of some that have ended or have another TTL by now, since most holds end long before: the first one may be none.
+    expiries: BinaryHeap<Reverse<(Instant, Ticket)>>,
 }
 
 impl Holds {
@@ -87,18 +97,21 @@ impl Holds {
 
     pub(super) fn add(&mut self, held: Held) {
         if let Some(frees) = held.ends.frees {
-            self.expiries.insert((frees, held.ticket));
+            self.expiries.push(Reverse((frees, held.ticket)));
         }
         self.by_id.insert(held.ticket.0, held);
+        if self.expiries.len() > 2 * self.by_id.len() + STALE {
+            self.expiries.retain(|Reverse((frees, ticket))| expires(&self.by_id, *frees, *ticket));
+        }
     }
 
     pub(super) fn remove(&mut self, ticket: Ticket) -> Option<Held> {
         self.get(ticket)?;
-        let held = self.by_id.remove(&ticket.0)?;
-        if let Some(frees) = held.ends.frees {
-            self.expiries.remove(&(frees, ticket));
+        let held = self.by_id.remove(&ticket.0);
+        if self.by_id.is_empty() {
+            self.expiries.clear();
         }
-        Some(held)
+        held
     }
 
     /// Marks it as being given back; `false` if it is already, or has ended.
@@ -117,9 +130,9 @@ impl Holds {
     /// Ends those whose TTL is over.
     pub(super) fn expire(&mut self, now: Instant) -> Vec<Ticket> {
         let mut expired = Vec::new();
-        while let Some((_, ticket)) = self.expiries.first().copied().filter(|(frees, _)| *frees <= now) {
-            self.expiries.pop_first();
-            if let Some(held) = self.get(ticket) {
+        while let Some(Reverse((frees, ticket))) = self.expiries.peek().copied().filter(|first| first.0.0 <= now) {
+            self.expiries.pop();
+            if let Some(held) = self.get(ticket).filter(|held| held.ends.frees == Some(frees)) {
                 held.record.lose(Loss::new(LossCause::DeadlinePassed));
                 expired.push(ticket);
             }
@@ -128,7 +141,7 @@ impl Holds {
     }
 
     pub(super) fn next_expiry(&self) -> Option<Instant> {
-        self.expiries.first().map(|(frees, _)| *frees)
+        self.expiries.peek().map(|first| first.0.0)
     }
 
     pub(super) fn lose_all(&mut self, loss: &Loss) {

@@ -7,6 +7,7 @@ use futures_util::{FutureExt, future::BoxFuture, stream::FuturesOrdered};
 
 use super::{
     Renew,
+    batches::OTHER,
     work::{Work, loss_by},
 };
 use crate::{
@@ -73,6 +74,7 @@ impl Work {
             self.shorten(renew, now);
         }
         self.proofs.last = now;
+        self.write_left = self.write_left.saturating_sub(OTHER);
         self.proofs.sent.push_back(Sent { at: now, renewals });
         let (session, owner, idle) = (self.session.clone(), self.owner, server_millis(self.timing.ttl()));
         self.proofs.answers.push_back(async move { session.prove(owner, idle).await }.boxed());

@@ -13,10 +13,16 @@ use futures_util::{FutureExt, StreamExt, future::BoxFuture};
 use tokio::sync::watch;
 
 use super::{
-    Granted, Lock, Order, Renew, Unlock, alarm::Alarm, batches::Batches, holds::Holds, inbox::Inbox, proofs::Proofs,
+    Asked, Granted, Order, Renew, Unlock,
+    alarm::Alarm,
+    batches::{Batches, WRITE},
+    holds::Holds,
+    inbox::Inbox,
+    proofs::Proofs,
     room::Room,
 };
 use crate::{
+    connect::SocketHandle,
     core::Core,
     error,
     link::{self, Ended, LastWord, SharedError},
@@ -40,11 +46,14 @@ pub(super) struct Work {
     pub(super) timing: Timing,
     pub(super) owner: Owner,
     ended: BoxFuture<'static, LastWord>,
+    /// Whether that is to be polled: the lane is woken by the same waker each time, so once is enough until something changes.
+    end: Option<watch::Receiver<LastWord>>,
+    is_watched: bool,
     inbox: Arc<Inbox>,
     /// Memory for what is taken from it.
     orders: VecDeque<Order>,
     // What is to be sent.
-    pub(super) asks: VecDeque<Lock>,
+    pub(super) asks: VecDeque<Asked>,
     pub(super) unlocks: VecDeque<Unlock>,
     pub(super) renewals: Vec<Renew>,
     pub(super) holds: Holds,
@@ -56,6 +65,8 @@ pub(super) struct Work {
     /// Since when it has had nothing to do.
     idle_since: Instant,
     pub(super) closing: bool,
+    /// Bytes that this poll may send yet.
+    pub(super) write_left: usize,
     alarm: Arc<Alarm>,
 }
 
@@ -74,6 +85,8 @@ impl Work {
             notices,
             owner: Owner::Session(session.beacon(&timing)),
             ended: until_ended(session.link().watch()).boxed(),
+            end: session.link().watch(),
+            is_watched: false,
             session: Arc::new(session),
             batch: Arc::new(batch),
             room: Room::new(table),
@@ -89,6 +102,7 @@ impl Work {
             second_look: None,
             idle_since: now,
             closing: false,
+            write_left: 0,
             alarm,
             core,
         }
@@ -115,15 +129,17 @@ impl Work {
 
     /// Until it is closed, or idle for long, or lost. By hand, since it is on the way of every lock.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Loss>> {
+        // What the last poll sent has gone, unless the socket is full: then it is sent on before anything else.
+        self.write_left = if self.is_socket_full() { 0 } else { WRITE };
         loop {
             self.take_orders();
             let now = self.core.clock.now();
             self.room.look_at_gate(now);
             self.free_what_expired(now);
-            self.send_batches(now, cx);
             if self.send_heartbeat_if_due(now) {
                 self.tidy_room(now, cx);
             }
+            self.send_batches(now, cx);
             if let Poll::Ready(answer) = self.batches.poll(cx) {
                 self.answered();
                 self.batch_answered(answer, cx)?;
@@ -136,7 +152,9 @@ impl Work {
                 self.proof_answered(answer)?;
                 continue;
             }
-            if let Poll::Ready(last_word) = self.ended.as_mut().poll(cx) {
+            if self.may_have_ended()
+                && let Poll::Ready(last_word) = self.ended.as_mut().poll(cx)
+            {
                 let loss = Loss::new(LossCause::SessionEnded);
                 return Poll::Ready(Err(match last_word {
                     Some(error) => loss.with_source(SharedError(error)),
@@ -169,6 +187,15 @@ impl Work {
             }
             return Poll::Pending;
         }
+    }
+
+    fn may_have_ended(&mut self) -> bool {
+        let is_watched = std::mem::replace(&mut self.is_watched, true);
+        !is_watched || self.end.as_ref().is_none_or(|end| end.has_changed().unwrap_or(true))
+    }
+
+    pub(super) fn is_socket_full(&self) -> bool {
+        self.session.link().socket().is_some_and(SocketHandle::is_full)
     }
 
     fn take_orders(&mut self) {
@@ -223,7 +250,7 @@ impl Work {
                     Err(closed) => Err(closed),
                 });
             }
-            Order::Lock(lock) => self.asks.push_back(*lock),
+            Order::Lock(lock) => self.asks.push_back(lock),
             Order::Renew(renew) => self.renewals.push(*renew),
             Order::Unlock(unlock) => self.unlocks.push_back(unlock),
             Order::List(answer) => {
@@ -278,7 +305,7 @@ impl Work {
         self.inbox.take_into(&mut orders);
         for order in orders {
             match order {
-                Order::Lock(lock) => self.asks.push_back(*lock),
+                Order::Lock(lock) => self.asks.push_back(lock),
                 Order::Renew(renew) => self.renewals.push(*renew),
                 Order::Unlock(unlock) => self.unlocks.push_back(unlock),
                 Order::List(_) | Order::Missing(_) | Order::Close => {}
