@@ -5,14 +5,14 @@ use std::{
     time::Duration,
 };
 
-use distributed_lock::{Backend, LockerExt, Ttl};
+use distributed_lock::{Backend, ErrorKind, LockerExt, Ttl};
 use futures_util::FutureExt;
 use libtest_mimic::Trial;
 use lock_testkit::{Cluster, proxy::Flow};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::{
-    bench::{AMPLE, Server, ms, shortened, trial, trial_alone},
+    bench::{AMPLE, Server, Watch, ms, shortened, trial, trial_alone, with_short_waits},
     lanes::{names, session, take},
 };
 
@@ -22,6 +22,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("endings::hold_dropped_when_its_ttl_ends_ends_alone", expired_and_dropped),
         trial("endings::turn_that_is_given_up_under_a_try_goes_to_the_next", turn_given_up),
         trial("endings::lane_without_answers_keeps_others_out_until_its_last_holder_is_done", work_until_the_deadline),
+        trial("endings::key_of_which_a_lane_heard_nothing_is_free_when_it_ends", unanswered_ask),
         trial("endings::close_ends_in_time_though_the_server_is_silent", close_of_a_silent_server),
         trial("endings::ttls_that_are_all_different_share_a_few_lanes", many_ttls),
         trial_alone(
@@ -127,6 +128,21 @@ async fn work_until_the_deadline(server: Server) {
     let _lost = work.await.unwrap();
     let ended = ended.recv().unwrap();
     assert!(granted >= ended, "two worked at once for {:?}", ended - granted);
+}
+
+/// The server has granted it, and whoever asked was told that they do not have it.
+async fn unanswered_ask(server: Server) {
+    let (proxy, config) = server.proxy();
+    // With a lease that would last for seconds more.
+    let session = session(&with_short_waits(config));
+    session.acquire("other", Ttl::UNTIL_RELEASED).await.unwrap().release().await.unwrap().exclusive().unwrap();
+    proxy.down(Flow::Hold);
+    let refused = session.try_acquire("k", Ttl::UNTIL_RELEASED).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Unavailable, "{refused:?}");
+    let watch = Watch::start();
+    let next = server.locker().acquire_within("k", Ttl::UNTIL_RELEASED, AMPLE).await.unwrap().into_result().unwrap();
+    watch.within(ms(500), "a key that was asked for in vain is free");
+    next.release().await.unwrap().exclusive().unwrap();
 }
 
 async fn close_of_a_silent_server(server: Server) {

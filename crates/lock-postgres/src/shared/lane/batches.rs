@@ -123,10 +123,6 @@ impl Batches {
         self.sent.front().map(|sent| sent.at)
     }
 
-    pub(super) fn newest(&self) -> Option<Instant> {
-        self.sent.back().map(|sent| sent.at)
-    }
-
     /// Lets all go who asked for something that is under way.
     pub(super) fn let_go(&mut self, error: impl Fn() -> Error) {
         self.sent.iter_mut().flat_map(|sent| &mut sent.asks).for_each(|lock| lock.let_go(error()));

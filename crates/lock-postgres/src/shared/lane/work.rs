@@ -116,7 +116,7 @@ impl Work {
         // Before the loss is told: with it nothing is left to look at.
         let relied_on = self.relied_on_until();
         self.lose(&loss);
-        if loss.cause() == LossCause::HeartbeatTimeout {
+        if let (LossCause::HeartbeatTimeout, Some(relied_on)) = (loss.cause(), relied_on) {
             // See `keeper::lost`: others must not get in before the deadline while the work of a holder may still be ending.
             let deadline = relied_on + self.timing.margin() / 2;
             tokio::select! {
@@ -289,11 +289,11 @@ impl Work {
         oldest.map(|at| at + self.timing.query_timeout())
     }
 
-    /// By when no holder relies on the session any more, those included whose grant is under way.
-    fn relied_on_until(&self) -> Instant {
-        let proof = self.batches.newest().map_or(self.proofs.proved, |at| at.max(self.proofs.proved));
-        let left = self.holds.all().filter_map(|held| held.record.hold().remaining()).max().unwrap_or_default();
-        self.timing.deadline(proof, self.timing.ttl()).max(self.core.clock.now() + left)
+    /// Until when the last holder relies on the session, if any does. Nobody has what the server did not answer, so that it may be free as
+    /// soon as the session ends.
+    fn relied_on_until(&self) -> Option<Instant> {
+        let left = self.holds.all().filter_map(|held| held.record.hold().remaining()).max();
+        left.filter(|left| !left.is_zero()).map(|left| self.core.clock.now() + left)
     }
 
     /// Tells everybody; nothing comes back.
