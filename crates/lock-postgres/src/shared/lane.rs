@@ -98,8 +98,14 @@ impl Lane {
         self.mark
     }
 
+    /// It takes no orders any more.
     pub(super) fn is_over(&self) -> bool {
         self.inbox.is_closed()
+    }
+
+    /// So has its connection.
+    pub(super) fn has_ended(&self) -> bool {
+        self.pump.is_over()
     }
 
     pub(super) async fn ended(&self) {

@@ -42,7 +42,7 @@ pub(super) struct Lanes {
     connector: Connector,
     notices: Notices,
     runtime: Arc<OwnRuntime>,
-    // A std mutex: never held across an await.
+    /// Those that have not ended yet. A std mutex: never held across an await.
     open: Mutex<Vec<Arc<Lane>>>,
     /// One at a time, so that a crowd that comes at once does not open one each.
     opening: Arc<tokio::sync::Mutex<Failures>>,
@@ -117,12 +117,15 @@ impl Lanes {
     /// there are lanes for many TTLs, one for a shorter TTL serves too.
     fn choose(&self, ttl: Duration) -> Option<Arc<Lane>> {
         let mut open = self.open();
-        if open.iter().any(|lane| lane.is_over()) {
-            open.retain(|lane| !lane.is_over());
+        if open.iter().any(|lane| lane.has_ended()) {
+            open.retain(|lane| !lane.has_ended());
         }
-        let first = |serves: Duration| open.iter().find(|lane| lane.ttl() == serves && lane.load() < KEYS).cloned();
+        let first = |serves: Duration| {
+            let fits = |lane: &&Arc<Lane>| lane.ttl() == serves && lane.load() < KEYS && !lane.is_over();
+            open.iter().find(fits).cloned()
+        };
         first(ttl).or_else(|| {
-            let ttls: BTreeSet<_> = open.iter().map(|lane| lane.ttl()).collect();
+            let ttls = ttls(&open);
             let is_new = !ttls.contains(&ttl) && ttls.len() >= TTLS;
             is_new.then(|| ttls.range(..ttl).next_back().copied()).flatten().and_then(first)
         })
@@ -130,7 +133,7 @@ impl Lanes {
 
     /// The timing of a lane that is to be opened for such a lock: once there are lanes for many TTLs, that of a power of two.
     fn timing_for(&self, lock: &Lock) -> Result<Timing> {
-        let ttls: BTreeSet<_> = self.open().iter().map(|lane| lane.ttl()).collect();
+        let ttls = ttls(&self.open());
         if ttls.len() < TTLS || ttls.contains(&lock.timing.ttl()) {
             return Ok(lock.timing);
         }
@@ -145,7 +148,10 @@ impl Lanes {
             drop(self.opening.lock().await);
             let lanes = self.open().clone();
             for lane in &lanes {
-                let _ = lane.give(Order::Close);
+                // One that takes no orders any more, because it was lost, may still keep others out.
+                if lane.give(Order::Close).is_err() {
+                    lane.shut_down();
+                }
             }
             let ends = lanes.iter().map(|lane| async {
                 lane.ended().await;
@@ -163,6 +169,11 @@ impl Lanes {
             format!("not every session ended within {limit:?}; their sockets were closed, and the server ends them");
         Err(Error::new(ErrorKind::Unavailable, message))
     }
+}
+
+/// Those of lanes that take orders.
+fn ttls(open: &[Arc<Lane>]) -> BTreeSet<Duration> {
+    open.iter().filter(|lane| !lane.is_over()).map(|lane| lane.ttl()).collect()
 }
 
 impl Failures {

@@ -1,11 +1,12 @@
 //! Ends that come twice, too early or not at all: of a hold, a turn, a lane, the locker.
 
 use std::{
+    collections::BTreeMap,
     sync::{Arc, mpsc},
     time::Duration,
 };
 
-use distributed_lock::{Backend, ErrorKind, LockerExt, Ttl};
+use distributed_lock::{Backend, ErrorKind, LockerExt, LossCause, Ttl};
 use futures_util::FutureExt;
 use libtest_mimic::Trial;
 use lock_testkit::{Cluster, proxy::Flow};
@@ -13,7 +14,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::{
     bench::{AMPLE, Server, Watch, ms, shortened, trial, trial_alone, with_short_waits},
-    lanes::{names, session, take},
+    lanes::{held, names, session, take},
 };
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -23,6 +24,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("endings::turn_that_is_given_up_under_a_try_goes_to_the_next", turn_given_up),
         trial("endings::lane_without_answers_keeps_others_out_until_its_last_holder_is_done", work_until_the_deadline),
         trial("endings::key_of_which_a_lane_heard_nothing_is_free_when_it_ends", unanswered_ask),
+        trial("endings::close_ends_a_lane_that_keeps_others_out_too", close_after_a_loss),
         trial("endings::close_ends_in_time_though_the_server_is_silent", close_of_a_silent_server),
         trial("endings::ttls_that_are_all_different_share_a_few_lanes", many_ttls),
         trial_alone(
@@ -143,6 +145,23 @@ async fn unanswered_ask(server: Server) {
     let next = server.locker().acquire_within("k", Ttl::UNTIL_RELEASED, AMPLE).await.unwrap().into_result().unwrap();
     watch.within(ms(500), "a key that was asked for in vain is free");
     next.release().await.unwrap().exclusive().unwrap();
+}
+
+/// One whose holder was told of its loss, and whose session lives on so that nobody else gets in yet.
+async fn close_after_a_loss(server: Server) {
+    let (proxy, config) = server.proxy();
+    let session = session(&with_short_waits(config));
+    let guard = session.acquire("k", Ttl::UNTIL_RELEASED).await.unwrap();
+    proxy.down(Flow::Hold);
+    let loss = timeout(AMPLE, guard.lost()).await.expect("it is not told");
+    assert_eq!(loss.cause(), LossCause::HeartbeatTimeout, "{loss:?}");
+    proxy.pass();
+    // By another lane.
+    session.acquire("other", Ttl::UNTIL_RELEASED).await.unwrap().release().await.unwrap().exclusive().unwrap();
+    assert!(!held(&server).await.is_empty(), "nobody is kept out");
+    session.close().await.unwrap();
+    assert_eq!(held(&server).await, BTreeMap::new(), "it was closed");
+    guard.ensure_valid().unwrap_err();
 }
 
 async fn close_of_a_silent_server(server: Server) {

@@ -114,7 +114,7 @@ impl Pump {
         self.attended.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn is_over(&self) -> bool {
+    pub(super) fn is_over(&self) -> bool {
         self.over.is_cancelled()
     }
 
