@@ -6,8 +6,10 @@ mod asked;
 mod batches;
 mod holds;
 mod inbox;
+mod parts;
 mod proofs;
 mod pump;
+mod reserving;
 mod room;
 mod work;
 

@@ -4,7 +4,7 @@ use std::{
     collections::VecDeque,
     sync::Arc,
     task::{Context, Poll},
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use distributed_lock::{Error, ErrorKind, FencingToken, LockGuard, Loss, LossCause, Release, backend::HoldRecord};
@@ -18,7 +18,7 @@ use super::{
 use crate::{
     error,
     link::SharedError,
-    session::{BatchAnswer, DriverError, Keys, LockTable, Places},
+    session::{BatchAnswer, DriverError, Keys, Places},
     shared::handle::SharedHandle,
     token,
 };
@@ -27,8 +27,9 @@ use crate::{
 /// driver puts what is sent in one poll into one write.
 pub(super) const WRITE: usize = 1_200;
 
-/// Bytes of a statement with keys, and of each of these; others are no longer than this in all.
-const STATEMENT: usize = 84;
+/// Bytes of a statement with keys, whose name is as long as the driver's count of statements, and of each of these; others are no longer
+/// than this in all.
+const STATEMENT: usize = 100;
 const KEY: usize = 12;
 pub(super) const OTHER: usize = 150;
 
@@ -57,7 +58,7 @@ struct Sent {
     answer: Option<Result<Answer, DriverError>>,
 }
 
-enum What {
+pub(super) enum What {
     Batch,
     /// Places in the server's table of locks.
     Room,
@@ -83,7 +84,7 @@ impl Batches {
     }
 
     /// With the first poll it is on its way.
-    fn send(
+    pub(super) fn send(
         &mut self,
         (at, what): (Instant, What),
         (unlocks, asks): (Vec<Unlock>, Vec<Asked>),
@@ -128,7 +129,7 @@ impl Batches {
         self.sent.iter_mut().flat_map(|sent| &mut sent.asks).for_each(|lock| lock.let_go(error()));
     }
 
-    fn asked(&self) -> usize {
+    pub(super) fn asked(&self) -> usize {
         self.sent.iter().map(|sent| sent.asks.len()).sum()
     }
 }
@@ -202,68 +203,6 @@ impl Work {
         asks
     }
 
-    /// Keys that the session has, or will have if it gets all that is under way.
-    fn owned(&self) -> usize {
-        self.holds.len() + self.batches.asked()
-    }
-
-    /// Where there is no room for what is asked. `false` if there is nothing to ask now.
-    fn ask_for_room(&mut self, now: Instant, cx: &mut Context<'_>) -> bool {
-        let owned = self.owned();
-        if self.asks.is_empty() || self.room.left(owned) > 0 {
-            return false;
-        }
-        let Some(wanted) = self.room.ask(owned + self.asks.len()) else { return false };
-        self.write_left = self.write_left.saturating_sub(OTHER);
-        let (session, batch, table) = (Arc::clone(&self.session), Arc::clone(&self.batch), self.room.table);
-        let asking = async move { session.reserve(&batch, &table, wanted).await.map(Answer::Places) };
-        self.batches.send((now, What::Room), (Vec::new(), Vec::new()), asking, cx);
-        true
-    }
-
-    fn room_answered(&mut self, places: &Places) {
-        match places {
-            Places::Reserved { blocks, in_use } => {
-                self.room.reserved(*blocks);
-                if *blocks == 0 {
-                    let table = self.room.table;
-                    self.refuse_beyond_room(|| no_room(*in_use, &table));
-                }
-            }
-            Places::GateTaken => {
-                let since = self.room.gate_taken(self.core.clock.now());
-                if since >= self.timing.query_timeout() {
-                    self.room.forget_gate();
-                    self.refuse_beyond_room(|| gate_taken(since));
-                }
-            }
-        }
-    }
-
-    /// What was given back meanwhile has made some.
-    fn refuse_beyond_room(&mut self, error: impl Fn() -> Error) {
-        let left = self.room.left(self.owned());
-        while self.asks.len() > left {
-            let Some(lock) = self.asks.pop_back() else { break };
-            self.unload(1);
-            lock.refuse(error());
-        }
-    }
-
-    /// Gives back what has not been needed for a while.
-    pub(super) fn tidy_room(&mut self, now: Instant, cx: &mut Context<'_>) {
-        if self.batches.are_full() {
-            return;
-        }
-        let owned = self.owned();
-        if let Some((keeps, has)) = self.room.tidy(owned) {
-            let (session, batch) = (Arc::clone(&self.session), Arc::clone(&self.batch));
-            self.write_left = self.write_left.saturating_sub(OTHER);
-            let asking = async move { session.unreserve(&batch, keeps, has).await.map(|()| Answer::Tidied) };
-            self.batches.send((now, What::Room), (Vec::new(), Vec::new()), asking, cx);
-        }
-    }
-
     pub(super) fn batch_answered(
         &mut self,
         answer: Result<Answer, DriverError>,
@@ -325,7 +264,7 @@ impl Work {
         let token = token.map(|text| token::parse(self.core.settings.epoch, &text).map_err(Arc::new));
         for (lock, granted) in asks.into_iter().zip(locked) {
             if granted {
-                self.grant(lock, (at, now), token.as_ref());
+                self.grant(*lock, (at, now), token.as_ref());
             } else {
                 self.unload(1);
                 lock.answer(Ok(Granted::No));
@@ -346,16 +285,11 @@ impl Work {
         unlock.answer(how);
     }
 
-    fn grant(
-        &mut self,
-        lock: Asked,
-        (sent, now): (Instant, Instant),
-        token: Option<&Result<FencingToken, Arc<Error>>>,
-    ) {
+    fn grant(&mut self, lock: Lock, (sent, now): (Instant, Instant), token: Option<&Result<FencingToken, Arc<Error>>>) {
         self.batches.tickets += 1;
         let ticket = Ticket(lock.claim.id, self.batches.tickets);
         let token = token.filter(|_| lock.fenced).map(|token| token.as_ref().copied().map_err(unreadable)).transpose();
-        let Lock { claim, key, ttl, timing, waited_as, lane, answer, .. } = *lock;
+        let Lock { claim, key, ttl, timing, waited_as, lane, answer, .. } = lock;
         let ends = Ends::new(ttl, &timing, sent);
         let deadline = ends.deadline(&self.timing, sent);
         let draft = HoldRecord::draft(self.core.id, key, Arc::clone(&self.core.clock))
@@ -475,19 +409,4 @@ fn unreadable(error: &Arc<Error>) -> Error {
 
 fn not_ours() -> Release {
     Release::Lost(Loss::new(LossCause::NotOurs))
-}
-
-fn gate_taken(since: Duration) -> Error {
-    let message = format!(
-        "somebody has had the gate to the server's table of locks for {since:?}: find who holds the advisory lock (2, 1) in pg_catalog.pg_locks"
-    );
-    Error::new(ErrorKind::Unavailable, message)
-}
-
-fn no_room(in_use: i64, LockTable { capacity, .. }: &LockTable) -> Error {
-    let message = format!(
-        "half of the server's table of locks is in use or reserved: {in_use} of about {capacity}; to hold more keys raise \
-         max_locks_per_transaction"
-    );
-    Error::new(ErrorKind::LimitReached, message)
 }

@@ -4,12 +4,11 @@
 
 use std::{
     future::Future,
-    pin::{Pin, pin},
+    pin::pin,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, AtomicU8, Ordering, fence},
+        atomic::{AtomicBool, Ordering, fence},
     },
-    task::{Context, Wake, Waker},
     time::{Duration, Instant},
 };
 
@@ -21,7 +20,10 @@ use tokio::{
 
 use tokio_util::sync::CancellationToken;
 
-use super::alarm::Alarm;
+use super::{
+    alarm::Alarm,
+    parts::{DRIVING, Part, Running, Signals, WORK},
+};
 use crate::connect::{Readiness, SocketHandle};
 
 /// How often our own thread looks after a lane that owns or awaits something, whoever else attends it.
@@ -167,91 +169,6 @@ impl Pump {
     }
 }
 
-/// The two halves of a lane, polled apart, since each step of one needs at most one of the other. Dropped in this order: holders are told
-/// before the socket closes.
-struct Running {
-    work: Part,
-    driving: Part,
-}
-
-struct Part {
-    future: Pin<Box<dyn Future<Output = ()> + Send>>,
-    waker: Waker,
-}
-
-impl Part {
-    fn new(future: impl Future<Output = ()> + Send + 'static, part: u8, signals: &Arc<Signals>) -> Self {
-        let waker = Waker::from(Arc::new(PartWaker { part, signals: Arc::clone(signals) }));
-        // Its turns are ours, and not those of the task on whose thread it happens to run.
-        Self { future: Box::pin(tokio::task::unconstrained(future)), waker }
-    }
-
-    fn is_over(&mut self) -> bool {
-        self.future.as_mut().poll(&mut Context::from_waker(&self.waker)).is_ready()
-    }
-}
-
-impl Running {
-    fn is_over(&mut self, what: u8) -> bool {
-        // First what there is to read.
-        (what & DRIVING != 0 && self.driving.is_over()) || (what & WORK != 0 && self.work.is_over())
-    }
-}
-
-/// The bits of [`Signals::bits`]: somebody polls the lane,
-const POLLED: u8 = 1;
-/// its work is to be polled,
-const WORK: u8 = 2;
-/// its connection is to be polled.
-const DRIVING: u8 = 4;
-
-#[derive(Default)]
-struct Signals {
-    bits: AtomicU8,
-    /// Wakes our own thread.
-    bell: Notify,
-}
-
-impl Signals {
-    /// `false` if nobody polls: then it is for the caller to do.
-    fn add_for_whoever_polls(&self, what: u8) -> bool {
-        self.bits.fetch_or(what, Ordering::AcqRel) & POLLED != 0
-    }
-
-    /// Whether nobody else had it.
-    fn take_turn(&self) -> bool {
-        self.bits.fetch_or(POLLED, Ordering::AcqRel) & POLLED == 0
-    }
-
-    /// What is to be polled, which is nobody else's any more.
-    fn take(&self) -> u8 {
-        self.bits.swap(POLLED, Ordering::AcqRel) & !POLLED
-    }
-
-    /// Gives the turn up if nothing is to be polled.
-    fn leave(&self) -> bool {
-        self.bits.compare_exchange(POLLED, 0, Ordering::AcqRel, Ordering::Acquire).is_ok()
-    }
-}
-
-/// Woken while somebody polls, that one sees to it; else our own thread does.
-struct PartWaker {
-    part: u8,
-    signals: Arc<Signals>,
-}
-
-impl Wake for PartWaker {
-    fn wake(self: Arc<Self>) {
-        self.wake_by_ref();
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        if !self.signals.add_for_whoever_polls(self.part) {
-            self.signals.bell.notify_one();
-        }
-    }
-}
-
 /// The right to poll. Dropped in a panic, it ends the lane.
 struct Turn<'a> {
     pump: &'a Arc<Pump>,
@@ -302,7 +219,7 @@ impl Drop for Turn<'_> {
         if std::thread::panicking() {
             self.pump.end();
         }
-        self.pump.signals.bits.store(0, Ordering::Release);
+        self.pump.signals.clear();
     }
 }
 
