@@ -144,15 +144,16 @@ impl Lanes {
     /// Ends all of them, and waits until the server has let go of them, for at most this long.
     pub(super) async fn close(&self, limit: Duration) -> Result<()> {
         let closing = async {
-            // One that is being opened sees that it comes too late.
-            drop(self.opening.lock().await);
-            let lanes = self.open().clone();
-            for lane in &lanes {
+            // First those who wait for an answer: to open a lane can take long.
+            for lane in self.open().clone() {
                 // One that takes no orders any more, because it was lost, may still keep others out.
                 if lane.give(Order::Close).is_err() {
                     lane.shut_down();
                 }
             }
+            // One that is being opened sees that it comes too late.
+            drop(self.opening.lock().await);
+            let lanes = self.open().clone();
             let ends = lanes.iter().map(|lane| async {
                 lane.ended().await;
                 let _ = timeout(CLOSE_LIMIT, lane.until_eof()).await;

@@ -10,11 +10,14 @@ use distributed_lock::{Backend, ErrorKind, LockerExt, LossCause, Ttl};
 use futures_util::FutureExt;
 use libtest_mimic::Trial;
 use lock_testkit::{Cluster, proxy::Flow};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::{
+    task::JoinSet,
+    time::{Instant, sleep, timeout},
+};
 
 use crate::{
     bench::{AMPLE, Server, Watch, ms, shortened, trial, trial_alone, with_short_waits},
-    lanes::{held, names, session, take},
+    lanes::{held, names, session, start, take},
 };
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -25,6 +28,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("endings::lane_without_answers_keeps_others_out_until_its_last_holder_is_done", work_until_the_deadline),
         trial("endings::key_of_which_a_lane_heard_nothing_is_free_when_it_ends", unanswered_ask),
         trial("endings::close_ends_a_lane_that_keeps_others_out_too", close_after_a_loss),
+        trial("endings::close_answers_at_once_though_a_lane_is_being_opened", close_beside_an_opening),
         trial("endings::close_ends_in_time_though_the_server_is_silent", close_of_a_silent_server),
         trial("endings::ttls_that_are_all_different_share_a_few_lanes", many_ttls),
         trial_alone(
@@ -162,6 +166,30 @@ async fn close_after_a_loss(server: Server) {
     session.close().await.unwrap();
     assert_eq!(held(&server).await, BTreeMap::new(), "it was closed");
     guard.ensure_valid().unwrap_err();
+}
+
+/// On a silent server, so that neither the lane nor who is opening another one hears anything.
+async fn close_beside_an_opening(server: Server) {
+    let (proxy, config) = server.proxy();
+    let session = Arc::new(session(&config.with_close_timeout(ms(1_000))));
+    let guard = session.acquire("k", Ttl::UNTIL_RELEASED).await.unwrap();
+    proxy.both(Flow::Hold);
+    let mut asking = JoinSet::new();
+    for (key, ttl) in [("on the lane", Ttl::UNTIL_RELEASED), ("on another", ms(30_000).try_into().unwrap())] {
+        let session = Arc::clone(&session);
+        start(&mut asking, async move { session.try_acquire(key, ttl).await.unwrap_err() }).await;
+    }
+    let watch = Watch::start();
+    let closing = tokio::spawn(async move { session.close().await });
+    let loss = timeout(AMPLE, guard.lost()).await.expect("it is not told");
+    watch.within(ms(100), "a holder is told");
+    assert_eq!(loss.cause(), LossCause::Closed, "{loss:?}");
+    for refused in asking.join_all().await {
+        assert_eq!(refused.kind(), ErrorKind::Closed, "{refused:?}");
+    }
+    watch.within(ms(100), "those under way are answered");
+    assert!(closing.await.unwrap().is_err(), "it says that all has ended");
+    proxy.pass();
 }
 
 async fn close_of_a_silent_server(server: Server) {
