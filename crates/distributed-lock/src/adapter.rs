@@ -94,7 +94,8 @@ impl<L: Locker> ScopedLocker for Scoped<L> {
         options: &ScopedOptions,
         body: ScopedBody<'_>,
     ) -> Result<Attempt<Release>> {
-        let acquire = AcquireOptions::new(self.ttl()?).with_wait(options.wait).with_fencing(options.fencing);
+        let mut acquire = AcquireOptions::new(self.ttl()?).with_wait(options.wait).with_fencing(options.fencing);
+        acquire.class = options.class;
         let mut guard = match self.locker.acquire_opts(key, &acquire).await? {
             Attempt::Acquired(guard) => guard,
             Attempt::Contended(why) => return Ok(Attempt::Contended(why)),

@@ -8,6 +8,8 @@ use std::{
     },
 };
 
+use crate::telemetry;
+
 tokio::task_local! {
     static ASKED: Arc<Asked>;
 }
@@ -69,7 +71,8 @@ pub fn store_answered() {
     });
 }
 
-/// Work that is spawned for this call: when it says that the store answered, that is heard as if the call itself said so.
+/// Work that is spawned for this call: when it says that the store answered, or that the call must wait, that is heard as if the call
+/// itself said so.
 ///
 /// ```
 /// use distributed_lock::{Attempt, Contention, Error, ErrorKind, Result, backend::{heard_by_caller, store_answered}};
@@ -86,7 +89,7 @@ pub fn store_answered() {
 /// # Ok(()) }
 /// ```
 pub fn heard_by_caller<F: Future>(work: F) -> impl Future<Output = F::Output> {
-    let asked = ASKED.try_with(Arc::clone).ok();
+    let (asked, work) = (ASKED.try_with(Arc::clone).ok(), telemetry::call::heard_by_caller(work));
     async move {
         match asked {
             Some(asked) => ASKED.scope(asked, work).await,

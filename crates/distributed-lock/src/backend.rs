@@ -117,3 +117,4 @@ pub use crate::locker::LockHandle;
 pub use crate::poll::poll_until;
 pub use crate::record::{Draft, HoldRecord};
 pub use crate::scoped::{BoxFuture, ScopedBody};
+pub use crate::telemetry::call::tell_waiting;

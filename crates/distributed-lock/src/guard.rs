@@ -293,7 +293,7 @@ impl LockGuard {
 }
 
 /// The loss that an error of that kind tells of.
-fn loss_of(error: &Error) -> Loss {
+pub(crate) fn loss_of(error: &Error) -> Loss {
     let told = error.source().and_then(|source| source.downcast_ref::<Loss>());
     told.cloned().unwrap_or_else(|| Loss::new(LossCause::NotOurs))
 }

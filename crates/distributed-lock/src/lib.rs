@@ -48,6 +48,7 @@ mod random;
 mod record;
 mod scoped;
 mod task;
+pub mod telemetry;
 mod token;
 mod ttl;
 mod unwind;
@@ -67,6 +68,7 @@ pub use loss::{Loss, LossCause};
 pub use memory::MemoryLocker;
 pub use options::{AcquireOptions, Fencing, ScopedOptions, Wait};
 pub use scoped::{ScopedLocker, ScopedLockerExt};
+pub use telemetry::Instrumented;
 pub use token::FencingToken;
 pub use ttl::Ttl;
 

@@ -94,6 +94,8 @@ pub struct AcquireOptions {
     pub fencing: Fencing,
     /// Also ask the present holder to step down (see [`Hold::step_down_requested`](crate::Hold::step_down_requested)).
     pub ask_step_down: bool,
+    /// What kind of lock this is, for metrics: never a name. `None` says nothing.
+    pub class: Option<&'static str>,
 }
 
 impl AcquireOptions {
@@ -105,7 +107,7 @@ impl AcquireOptions {
     /// assert_eq!(AcquireOptions::new(Ttl::UNTIL_RELEASED).wait, Wait::Never);
     /// ```
     pub const fn new(ttl: Ttl) -> Self {
-        Self { ttl, wait: Wait::Never, fencing: Fencing::Default, ask_step_down: false }
+        Self { ttl, wait: Wait::Never, fencing: Fencing::Default, ask_step_down: false, class: None }
     }
 
     /// The same, waiting.
@@ -141,6 +143,19 @@ impl AcquireOptions {
         self.ask_step_down = true;
         self
     }
+
+    /// The same, with a label for metrics, such as `"order"` for all locks on orders. Static, so that there are only a few of them.
+    ///
+    /// ```
+    /// use distributed_lock::{AcquireOptions, Ttl};
+    ///
+    /// assert_eq!(AcquireOptions::new(Ttl::UNTIL_RELEASED).with_class("order").class, Some("order"));
+    /// ```
+    #[must_use]
+    pub const fn with_class(mut self, class: &'static str) -> Self {
+        self.class = Some(class);
+        self
+    }
 }
 
 /// What a scoped run asks for.
@@ -158,6 +173,8 @@ pub struct ScopedOptions {
     pub wait: Wait,
     /// Whether to mint a fencing token.
     pub fencing: Fencing,
+    /// What kind of lock this is, for metrics: never a name. `None` says nothing.
+    pub class: Option<&'static str>,
 }
 
 impl ScopedOptions {
@@ -169,13 +186,19 @@ impl ScopedOptions {
     /// assert_eq!(ScopedOptions::new(Wait::Forever).fencing, Fencing::Default);
     /// ```
     pub const fn new(wait: Wait) -> Self {
-        Self { wait, fencing: Fencing::Default }
+        Self { wait, fencing: Fencing::Default, class: None }
     }
 
     /// The same, with this choice of fencing.
     #[must_use]
     pub const fn with_fencing(mut self, fencing: Fencing) -> Self {
         self.fencing = fencing;
+        self
+    }
+    /// The same, with a label for metrics. See [`AcquireOptions::with_class`].
+    #[must_use]
+    pub const fn with_class(mut self, class: &'static str) -> Self {
+        self.class = Some(class);
         self
     }
 }

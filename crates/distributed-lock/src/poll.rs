@@ -4,7 +4,7 @@ use std::{
     time::Duration,
 };
 
-use crate::{Attempt, Contention, Result, Wait, answered::store_answered};
+use crate::{Attempt, Contention, Result, Wait, answered::store_answered, telemetry::call::tell_waiting};
 
 /// For stores that cannot queue: tries, then tries again after jittered, growing pauses (100 ms to 1 s) within the budget.
 ///
@@ -44,7 +44,7 @@ where
         match left {
             _ if wait.is_try() => return Ok(Attempt::Contended(why)),
             Some(Duration::ZERO) => return Ok(Attempt::Contended(Contention::WaitElapsed)),
-            _ => {}
+            _ => tell_waiting(&why),
         }
         let jittered = jitter(pause);
         tokio::time::sleep(left.map_or(jittered, |left| left.min(jittered))).await;

@@ -8,7 +8,8 @@ use std::{
 
 use distributed_lock::{
     AcquireOptions, Attempt, Contention, Error, ErrorKind, LockGuard, LockKey, Loss, LossCause, Result, Ttl,
-    backend::{HoldRecord, store_answered},
+    backend::{HoldRecord, store_answered, tell_waiting},
+    telemetry::Metric,
 };
 use tokio::time::timeout;
 
@@ -151,6 +152,7 @@ impl Acquire<'_> {
             self.leave(session, ask, round_trip).await;
             return Ok(Attempt::Contended(Contention::WaitElapsed));
         }
+        tell_waiting(&self.core.registry.why_contended(self.id, self.key));
         if self.asks && self.core.housekeeping.is_none() {
             self.core.ask_once(self.id, SLACK).await;
         }
@@ -203,11 +205,14 @@ impl Acquire<'_> {
     async fn elapsed(&self, session: Reserved, ask: &Ask, before: &Before, round_trip: Duration) {
         match timeout(SLACK.max(round_trip * 2), session.leave_wait(ask.scope, before)).await {
             Ok(Ok(true)) => session.give_back(),
-            Ok(Ok(false)) => tracing::debug!(
-                target: "lock_postgres",
-                key = ?self.key,
-                "a wait that timed out had been granted; the session is destroyed"
-            ),
+            Ok(Ok(false)) => {
+                self.core.settings.telemetry.count(Metric::Ghosts, &[]);
+                tracing::debug!(
+                    target: "lock_postgres",
+                    key = ?self.key,
+                    "a wait that timed out had been granted; the session is destroyed"
+                );
+            }
             Ok(Err(_)) | Err(_) => {}
         }
     }

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use deadpool_postgres::{Object, Pool, PoolError, TimeoutType};
-use distributed_lock::{Attempt, Contention, Error, ErrorKind, Result};
+use distributed_lock::{Attempt, Contention, Error, ErrorKind, Result, backend::tell_waiting, telemetry::Telemetry};
 
 use crate::{error, pool::within, reserved::Reserved, session::Session, world::WorldCell};
 
@@ -11,6 +11,7 @@ use crate::{error, pool::within, reserved::Reserved, session::Session, world::Wo
 pub(crate) struct BorrowedPool {
     pub(crate) pool: Pool,
     pub(crate) world: Arc<WorldCell>,
+    pub(crate) telemetry: Telemetry,
 }
 
 impl BorrowedPool {
@@ -19,6 +20,9 @@ impl BorrowedPool {
         loop {
             if wait == Some(Duration::ZERO) && self.is_exhausted() {
                 return Ok(Attempt::Contended(Contention::NoConnection));
+            }
+            if self.is_exhausted() {
+                tell_waiting(&Contention::NoConnection);
             }
             let object = match within(limit, self.pool.get()).await {
                 Ok(Ok(object)) => object,

@@ -1,6 +1,6 @@
 use std::{fmt, future::Future, path::PathBuf, time::Duration};
 
-use distributed_lock::{Fencing, InvalidInput, backend::Fields};
+use distributed_lock::{Fencing, InvalidInput, backend::Fields, telemetry::Telemetry};
 use serde::Deserialize;
 
 use crate::{
@@ -72,6 +72,7 @@ pub struct PostgresConfig {
     key_scheme: KeyScheme,
     hand_over: bool,
     watchdog: bool,
+    telemetry: Telemetry,
 }
 
 impl PostgresConfig {
@@ -103,6 +104,7 @@ impl PostgresConfig {
             key_scheme: KeyScheme::SipHash,
             hand_over: false,
             watchdog: true,
+            telemetry: Telemetry::OFF,
         }
     }
 
@@ -275,6 +277,23 @@ impl PostgresConfig {
         self
     }
 
+    /// Where the locker tells what only it knows: of its connections, of grants that came too late, and of a shared session's lanes.
+    /// Nowhere unless set. Calls, holds and releases are told by an [`Instrumented`](distributed_lock::Instrumented) around it.
+    ///
+    /// ```
+    /// use distributed_lock::{Instrumented, telemetry::Telemetry};
+    /// use lock_postgres::{PostgresConfig, PostgresLocker};
+    /// # fn main() -> distributed_lock::Result<()> {
+    /// let config = PostgresConfig::from_url("postgres://app@db.example/app?sslmode=verify-full").with_telemetry(Telemetry::new());
+    /// let locker = Instrumented::new(PostgresLocker::new(&config)?);
+    /// # let _ = locker; Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn with_telemetry(mut self, telemetry: Telemetry) -> Self {
+        self.telemetry = telemetry;
+        self
+    }
+
     /// The connection string, with its secrets.
     pub(crate) fn url(&self) -> Option<&str> {
         self.url.as_deref()
@@ -339,6 +358,7 @@ impl PostgresConfig {
             keys: self.key_scheme,
             hand_over: self.hand_over,
             watchdog: self.watchdog,
+            telemetry: self.telemetry.clone(),
         })
     }
 
@@ -403,6 +423,7 @@ pub(crate) struct Settings {
     pub(crate) keys: KeyScheme,
     pub(crate) hand_over: bool,
     pub(crate) watchdog: bool,
+    pub(crate) telemetry: Telemetry,
 }
 
 fn out_of_range(field: &str, value: Duration, rule: &str) -> Option<InvalidInput> {

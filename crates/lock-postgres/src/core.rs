@@ -78,7 +78,9 @@ impl Core {
         let idle = server_millis(settings.session.ttl());
         let world = Arc::new(WorldCell::default());
         let bound = ghost_bound(&settings.session, settings.session.ttl());
-        let pool = OwnPool::new(connector.clone(), idle, Arc::clone(&world), settings.pool_size, bound);
+        let telemetry = settings.telemetry.clone();
+        let limits = (settings.pool_size, bound);
+        let pool = OwnPool::new(connector.clone(), idle, Arc::clone(&world), limits, telemetry);
         Ok(Self::on(SessionPool::Own(pool), Some((connector, beside)), settings, world))
     }
 
@@ -86,8 +88,9 @@ impl Core {
     pub(crate) fn with_pool(pool: deadpool_postgres::Pool, config: &PostgresConfig) -> Result<Self> {
         config.ensure_no_server()?;
         let world = Arc::new(WorldCell::default());
-        let pool = SessionPool::Borrowed(BorrowedPool { pool, world: Arc::clone(&world) });
         let settings = config.settings()?;
+        let telemetry = settings.telemetry.clone();
+        let pool = SessionPool::Borrowed(BorrowedPool { pool, world: Arc::clone(&world), telemetry });
         if settings.hand_over {
             let rule = "needs a connection beside the pool: give a url instead of a pool";
             return Err(InvalidInput::new("hand_over", true, rule).into());

@@ -6,7 +6,11 @@ use std::{
     time::Duration,
 };
 
-use distributed_lock::{Attempt, Contention, Error, ErrorKind, Result};
+use distributed_lock::{
+    Attempt, Contention, Error, ErrorKind, Result,
+    backend::tell_waiting,
+    telemetry::{Label, Metric, One, Telemetry},
+};
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError, oneshot},
     time::Instant,
@@ -42,7 +46,16 @@ pub(crate) enum SessionPool {
 pub(crate) struct OwnPool(Arc<Sessions>);
 
 /// The one used last is used next, so that the others can end.
-type Free = Vec<Box<Session>>;
+type Free = Vec<Idle>;
+
+#[derive(Debug)]
+struct Idle {
+    session: Box<Session>,
+    _counted: One,
+}
+
+/// What metrics call a pool of ours.
+const NAME: (Label, &str) = (Label::PoolName, "lock-postgres");
 
 #[derive(Debug)]
 struct Sessions {
@@ -57,6 +70,7 @@ struct Sessions {
     places: Arc<Semaphore>,
     in_use: TaskTracker,
     reaper: Reaper,
+    telemetry: Telemetry,
 }
 
 /// A place in our pool, taken.
@@ -80,7 +94,7 @@ pub(crate) struct InUse(Mutex<Option<Taken>>);
 struct Taken {
     /// `None` for a session that lay in the pool when that was closed.
     _place: Option<OwnedSemaphorePermit>,
-    _counted: TaskTrackerToken,
+    _counted: (TaskTrackerToken, One),
     /// How long the session can stay in the server once it is destroyed.
     bound: Duration,
 }
@@ -109,7 +123,8 @@ impl InUse {
 }
 
 impl Permit {
-    fn new(place: Option<OwnedSemaphorePermit>, counted: TaskTrackerToken, bound: Duration) -> Self {
+    fn new(sessions: &Sessions, place: Option<OwnedSemaphorePermit>, bound: Duration) -> Self {
+        let counted = (sessions.in_use.token(), sessions.counted("used"));
         Self(Arc::new(InUse(Mutex::new(Some(Taken { _place: place, _counted: counted, bound })))))
     }
 }
@@ -163,7 +178,7 @@ impl Sessions {
             // On a runtime that others poll, or nobody, it might never answer: its place is needed for one that does.
             if !lives_here {
                 // It owns nothing, but closing waits for its end.
-                self.destroy(session, Permit::new(None, self.in_use.token(), CLOSE_LIMIT));
+                self.destroy(session, Permit::new(self, None, CLOSE_LIMIT));
                 return None;
             }
             if !session.link().is_over() {
@@ -175,10 +190,15 @@ impl Sessions {
     /// One that lives here, or else any.
     fn pop(&self) -> Option<(Box<Session>, bool)> {
         let mut free = self.free();
-        match free.iter().rposition(|session| !session.keeper().lives_elsewhere()) {
-            Some(here) => Some((free.remove(here), true)),
-            None => free.pop().map(|session| (session, false)),
+        match free.iter().rposition(|idle| !idle.session.keeper().lives_elsewhere()) {
+            Some(here) => Some((free.remove(here).session, true)),
+            None => free.pop().map(|idle| (idle.session, false)),
         }
+    }
+
+    /// One connection in this state, for as long as the answer lives.
+    fn counted(&self, state: &'static str) -> One {
+        self.telemetry.one(Metric::Connections, &[NAME, (Label::ConnectionState, state)])
     }
 
     /// Gives it back if the pool was closed.
@@ -188,7 +208,7 @@ impl Sessions {
         if self.places.is_closed() {
             return Err(session);
         }
-        free.push(session);
+        free.push(Idle { session, _counted: self.counted("idle") });
         Ok(())
     }
 
@@ -201,7 +221,10 @@ impl Sessions {
     }
 
     async fn open(&self) -> Result<Box<Session>> {
-        Session::open(&self.connector, self.idle_limit, &self.world).await.map(Box::new)
+        let started = Instant::now();
+        let session = Session::open(&self.connector, self.idle_limit, &self.world).await.map(Box::new)?;
+        self.telemetry.record(Metric::ConnectionCreate, started.elapsed(), &[NAME]);
+        Ok(session)
     }
 }
 
@@ -210,8 +233,8 @@ impl OwnPool {
         connector: Connector,
         idle_limit: i32,
         world: Arc<WorldCell>,
-        size: usize,
-        bound: Duration,
+        (size, bound): (usize, Duration),
+        telemetry: Telemetry,
     ) -> Self {
         Self(Arc::new(Sessions {
             connector,
@@ -222,6 +245,7 @@ impl OwnPool {
             places: Arc::new(Semaphore::new(size)),
             in_use: TaskTracker::new(),
             reaper: Reaper::default(),
+            telemetry,
         }))
     }
 
@@ -262,6 +286,8 @@ impl OwnPool {
             Ok(place) => Some(place),
             Err(TryAcquireError::Closed) => return Err(closed()),
             Err(TryAcquireError::NoPermits) => {
+                tell_waiting(&Contention::NoConnection);
+                let _waits = self.0.telemetry.one(Metric::ConnectionRequests, &[NAME]);
                 let started = Instant::now();
                 let place = Box::pin(self.wait_for_place(wait)).await?;
                 *waited = started.elapsed();
@@ -273,7 +299,7 @@ impl OwnPool {
 
     /// From here on closing waits for it.
     fn count(&self, place: OwnedSemaphorePermit) -> Result<Permit> {
-        let permit = Permit::new(Some(place), self.0.in_use.token(), self.0.bound);
+        let permit = Permit::new(&self.0, Some(place), self.0.bound);
         // Asked after it counts, so that closing either waits for it or is found.
         match self.0.places.is_closed() {
             false => Ok(permit),
@@ -294,8 +320,8 @@ impl OwnPool {
     async fn close(&self) {
         self.0.places.close();
         let free = std::mem::take(&mut *self.0.free());
-        for session in free {
-            self.0.destroy(session, Permit::new(None, self.0.in_use.token(), CLOSE_LIMIT));
+        for Idle { session, .. } in free {
+            self.0.destroy(session, Permit::new(&self.0, None, CLOSE_LIMIT));
         }
         self.0.in_use.close();
         self.0.in_use.wait().await;
@@ -305,7 +331,25 @@ impl OwnPool {
 impl SessionPool {
     /// Reserves a session, waiting at most this long for a place and for the connection; `None` is for ever. Cancel safe.
     pub(crate) async fn reserve(&self, wait: Option<Duration>) -> Result<Attempt<Reserved>> {
-        self.reserve_within(wait, wait.map(|wait| wait.saturating_add(CONNECT_SLACK))).await
+        let limit = wait.map(|wait| wait.saturating_add(CONNECT_SLACK));
+        let telemetry = self.telemetry();
+        if !telemetry.is_on() {
+            return self.reserve_within(wait, limit).await;
+        }
+        let started = Instant::now();
+        let reserved = self.reserve_within(wait, limit).await?;
+        match &reserved {
+            Attempt::Acquired(_) => telemetry.record(Metric::ConnectionWait, started.elapsed(), &[NAME]),
+            Attempt::Contended(_) => telemetry.count(Metric::ConnectionTimeouts, &[NAME]),
+        }
+        Ok(reserved)
+    }
+
+    fn telemetry(&self) -> &Telemetry {
+        match self {
+            Self::Own(own) => &own.0.telemetry,
+            Self::Borrowed(borrowed) => &borrowed.telemetry,
+        }
     }
 
     async fn reserve_within(&self, wait: Option<Duration>, limit: Option<Duration>) -> Result<Attempt<Reserved>> {

@@ -1,10 +1,10 @@
 //! The subjects that need no server: the in-memory locker, itself and inside the core's wrappers.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use distributed_lock::{
-    Backend, LockKey, Locker, LossCause, MemoryLocker, Result, Scoped, ScopedLocker,
+    Backend, Instrumented, LockKey, Locker, LossCause, MemoryLocker, Result, Scoped, ScopedLocker,
     breaker::{BreakerConfig, CircuitBreaker},
 };
 
@@ -52,7 +52,11 @@ impl InMemory {
     }
 }
 
-/// `memory`, `arc_dyn`, `box_dyn`, `scoped`, `faulty`, `breaker`, and `scoped_breaker`, whose breaker is inside the adapter.
+/// So soon that a wait is explained in every case that has one.
+const SOON: Duration = Duration::from_millis(1);
+
+/// `memory`, `arc_dyn`, `box_dyn`, `scoped`, `faulty`, `breaker`, `scoped_breaker`, whose breaker is inside the adapter,
+/// `instrumented`, `instrumented_dyn`, and `stack`: telemetry around a breaker.
 #[must_use]
 pub fn in_memory() -> Vec<Arc<dyn Subject>> {
     const BOTH: &[Suite] = &[Suite::Locker, Suite::Scoped];
@@ -76,6 +80,19 @@ pub fn in_memory() -> Vec<Arc<dyn Subject>> {
         InMemory::new("scoped_breaker", &[Suite::Scoped])
             .with_locker(|memory| Some(Arc::new(memory)))
             .with_scoped(|memory| Some(Arc::new(Scoped::new(breaker(Arc::new(memory) as Arc<dyn Locker>)?)))),
+        InMemory::new("instrumented", BOTH)
+            .with_locker(|memory| Some(Arc::new(Instrumented::new(memory).explaining_waits(SOON))))
+            .with_scoped(|memory| Some(Arc::new(Instrumented::new(Scoped::new(memory)).explaining_waits(SOON)))),
+        InMemory::new("instrumented_dyn", BOTH)
+            .with_locker(|memory| Some(Arc::new(Instrumented::new(Arc::new(memory) as Arc<dyn Locker>))))
+            .with_scoped(|memory| {
+                Some(Arc::new(Instrumented::new(Arc::new(Scoped::new(memory)) as Arc<dyn ScopedLocker>)))
+            }),
+        InMemory::new("stack", BOTH)
+            .with_locker(|memory| Some(Arc::new(Instrumented::new(breaker(memory)?).explaining_waits(SOON))))
+            .with_scoped(|memory| {
+                Some(Arc::new(Instrumented::new(breaker(Scoped::new(memory))?).explaining_waits(SOON)))
+            }),
     ];
     subjects.into_iter().map(|subject| Arc::new(subject) as _).collect()
 }

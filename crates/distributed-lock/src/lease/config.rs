@@ -1,7 +1,7 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use super::{LeaseEvent, timing::Timing};
-use crate::{Capabilities, InvalidInput, Result, Ttl};
+use crate::{Capabilities, InvalidInput, Result, Ttl, telemetry::Telemetry};
 
 /// How leases are held. Checked by [`LeaseRunner::new`](super::LeaseRunner::new).
 ///
@@ -29,6 +29,8 @@ pub struct LeaseConfig {
     /// A pause between each grant and its job, in which a former holder that the store forgot can end. Default none.
     pub takeover_delay: Option<Duration>,
     pub(super) hook: Option<Hook>,
+    pub(super) telemetry: Telemetry,
+    pub(super) class: Option<&'static str>,
 }
 
 impl LeaseConfig {
@@ -49,6 +51,8 @@ impl LeaseConfig {
             progress_deadline: None,
             takeover_delay: None,
             hook: None,
+            telemetry: Telemetry::OFF,
+            class: None,
         }
     }
 
@@ -165,6 +169,28 @@ impl LeaseConfig {
     #[must_use]
     pub fn with_hook(mut self, hook: impl Fn(&LeaseEvent<'_>) + Send + Sync + 'static) -> Self {
         self.hook = Some(Hook(Arc::new(hook)));
+        self
+    }
+
+    /// The same, telling its metrics to this. Default [`Telemetry::OFF`].
+    ///
+    /// ```
+    /// use distributed_lock::{lease::LeaseConfig, telemetry::Telemetry};
+    ///
+    /// let config = LeaseConfig::new().with_telemetry(Telemetry::new()).with_class("billing");
+    /// # let _ = config;
+    /// ```
+    #[must_use]
+    pub fn with_telemetry(mut self, telemetry: Telemetry) -> Self {
+        self.telemetry = telemetry;
+        self
+    }
+
+    /// The same, with a label for the metrics of the runner and of its locker. See
+    /// [`AcquireOptions::with_class`](crate::AcquireOptions::with_class).
+    #[must_use]
+    pub const fn with_class(mut self, class: &'static str) -> Self {
+        self.class = Some(class);
         self
     }
 

@@ -45,7 +45,8 @@
 //! into which the grace does not fit is refused.
 //!
 //! **Watching.** [`LeaseRunner::watch`] follows the state of a name, [`LeaseConfig::with_hook`] hears every event,
-//! [`LeaseRunner::health`] is bad while a job runs whose lease cannot be proven. With feature `tracing` every event is a log line.
+//! [`LeaseRunner::health`] is bad while a job runs whose lease cannot be proven. With feature `tracing` every event is a log line, and each
+//! job runs in a span `lease.term`; [`LeaseConfig::with_telemetry`] adds metrics.
 
 mod config;
 mod event;
@@ -53,6 +54,7 @@ mod exit;
 mod guarantees;
 mod log;
 mod machine;
+mod measured;
 mod orders;
 mod report;
 mod run;

@@ -12,6 +12,7 @@ use super::{
     exit::message,
     log::log,
     machine::{Action, At, Exit, Input, Machine, Rules, Stop},
+    measured::Measured,
     orders::OrderReader,
     report::{Job, Report},
     runner::Shared,
@@ -20,7 +21,7 @@ use super::{
 };
 use crate::{
     AcquireOptions, Attempt, Clock, Error, ErrorKind, Fairness, Hold, InvalidInput, LockGuard, LockKey, Result,
-    TokioClock, Ttl, Wait, backend::BoxFuture, poll, task, unwind,
+    TokioClock, Ttl, Wait, backend::BoxFuture, poll, task, telemetry::trace, unwind,
 };
 
 /// One run: does what its machine says, and tells the machine what happens.
@@ -35,6 +36,7 @@ pub(super) struct Run<'a> {
     waits: bool,
     /// Whether the store said anything before.
     answered: bool,
+    measured: Measured,
 }
 
 /// What contending led to.
@@ -64,7 +66,8 @@ impl<'a> Run<'a> {
             queues,
         };
         let machine = Machine::new(rules, TokioClock.now());
-        Ok(Self { shared, key, orders, state, machine, ttl: Ttl::new(config.ttl)?, waits, answered: false })
+        let measured = Measured::new(config.telemetry.clone().for_class(config.class));
+        Ok(Self { shared, key, orders, state, machine, ttl: Ttl::new(config.ttl)?, waits, answered: false, measured })
     }
 
     pub(super) async fn drive<T, E, Fut: Future<Output = Result<T, E>>>(
@@ -135,6 +138,7 @@ impl<'a> Run<'a> {
 
     fn acquire(&self, ask: bool) -> BoxFuture<'static, Result<Attempt>> {
         let mut options = AcquireOptions::new(self.ttl);
+        options.class = self.shared.config.class;
         if self.waits {
             options = options.with_wait(Wait::Forever);
         }
@@ -249,7 +253,8 @@ impl<'a> Run<'a> {
         self.state.send_replace(LeaseState::Leading(hold.clone()));
         self.say(&LeaseEvent::Leading { hold: &hold });
         let work = task::under(hold.locker(), self.key.clone(), async { job(term).await });
-        let mut work = Box::pin(unwind::catch(work));
+        let span = trace::term(self.measured.telemetry(), &hold);
+        let mut work = Box::pin(unwind::catch(trace::within(&span, work)));
         let ended = 'term: loop {
             // Kept until it ends: a renewal that is dropped in flight is sent again, and its answer is lost.
             let mut next = Box::pin(tending.next());
@@ -304,6 +309,7 @@ impl<'a> Run<'a> {
 
     fn say(&self, event: &LeaseEvent<'_>) {
         log(event);
+        self.measured.see(event);
         if let Some(hook) = &self.shared.config.hook {
             (hook.0)(event);
         }

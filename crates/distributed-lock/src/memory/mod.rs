@@ -6,7 +6,7 @@ use tokio::sync::watch;
 use crate::{
     AcquireOptions, Attempt, Backend, BackendId, Bound, Capabilities, Cleanup, Clock, Contention, Error, ErrorKind,
     Expiry, Fairness, Fencing, FencingStrength, Guarantees, LockKey, Locker, Reach, Result, TokioClock,
-    answered::store_answered, clock::sleep_or_forever,
+    answered::store_answered, clock::sleep_or_forever, telemetry::call::tell_waiting,
 };
 
 mod controls;
@@ -169,9 +169,7 @@ impl Locker for MemoryLocker {
         if options.wait.is_try() {
             return Ok(match self.look(&grant, None)? {
                 Look::Ours(guard) => Attempt::Acquired(guard),
-                Look::Held { here, .. } => {
-                    Attempt::Contended(if here { Contention::HeldHere } else { Contention::Held })
-                }
+                Look::Held { here, .. } => Attempt::Contended(held(here)),
             });
         }
         let mut closed = self.closed.subscribe();
@@ -179,7 +177,10 @@ impl Locker for MemoryLocker {
         loop {
             let free_at = match self.look(&grant, Some(&place))? {
                 Look::Ours(guard) => return Ok(Attempt::Acquired(guard)),
-                Look::Held { free_at, .. } => free_at,
+                Look::Held { free_at, here } => {
+                    tell_waiting(&held(here));
+                    free_at
+                }
             };
             let now = self.store.clock.now();
             if give_up.is_some_and(|give_up| now >= give_up) {
@@ -194,6 +195,10 @@ impl Locker for MemoryLocker {
             }
         }
     }
+}
+
+const fn held(here: bool) -> Contention {
+    if here { Contention::HeldHere } else { Contention::Held }
 }
 
 /// The store mints a token for every grant; a caller that wants none is not shown it.

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use distributed_lock::{
     AcquireOptions, Attempt, Contention, Error, ErrorKind, Fencing, LockGuard, LockKey, Result, Ttl, Wait,
-    backend::store_answered,
+    backend::{store_answered, tell_waiting},
 };
 use tokio::{
     sync::oneshot,
@@ -67,7 +67,8 @@ pub(super) async fn acquire(shared: &Arc<Shared>, key: &LockKey, options: &Acqui
             }
             Ok(Attempt::Contended(why))
         }
-        _ => {
+        Tried::Here(why) | Tried::Elsewhere(why) => {
+            tell_waiting(&why);
             let (waiter, options) = (Arc::clone(shared), options.clone());
             let waiting = async move { waiter.wait(request, &options, budget).await };
             Box::pin(shared.unless_closed(shared.elsewhere(waiting))).await

@@ -1,10 +1,10 @@
 //! The lockers of this crate as subjects of the conformance suite and of the cancel sweep, on a throw-away cluster.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use distributed_lock::{
-    Error, ErrorKind, LockKey, Locker, Result, ScopedLocker,
+    Backend, Error, ErrorKind, Inspect, Instrumented, LockKey, Locker, Result, ScopedLocker,
     breaker::{BreakerConfig, CircuitBreaker},
 };
 use lock_postgres::{KeyScheme, PostgresConfig, PostgresLocker, PostgresScopedLocker, PostgresSharedSession};
@@ -15,33 +15,28 @@ use lock_testkit::{
 };
 
 /// `postgres` and `postgres_scoped` on pools of their own, `postgres_pool` and `postgres_pool_scoped` on one of the user's,
-/// `postgres_shared` on lanes; and some of them inside a circuit breaker.
+/// `postgres_shared` on lanes; and some of them inside a circuit breaker, instrumented, or in the whole stack of both.
 pub(crate) fn subjects() -> Vec<Arc<dyn Subject>> {
-    vec![
-        Arc::new(Postgres { name: "postgres", suites: &[Suite::Locker], pool: Pool::Own, breaker: false }),
-        Arc::new(Postgres { name: "postgres_scoped", suites: &[Suite::Scoped], pool: Pool::Own, breaker: false }),
-        Arc::new(Postgres { name: "postgres_pool", suites: &[Suite::Locker], pool: Pool::Users, breaker: false }),
-        Arc::new(Postgres {
-            name: "postgres_pool_scoped",
-            suites: &[Suite::Scoped],
-            pool: Pool::Users,
-            breaker: false,
-        }),
-        Arc::new(Postgres { name: "postgres_shared", suites: &[Suite::Locker], pool: Pool::Lanes, breaker: false }),
-        Arc::new(Postgres { name: "postgres_breaker", suites: &[Suite::Locker], pool: Pool::Own, breaker: true }),
-        Arc::new(Postgres {
-            name: "postgres_breaker_scoped",
-            suites: &[Suite::Scoped],
-            pool: Pool::Own,
-            breaker: true,
-        }),
-        Arc::new(Postgres {
-            name: "postgres_shared_breaker",
-            suites: &[Suite::Locker],
-            pool: Pool::Lanes,
-            breaker: true,
-        }),
-    ]
+    use {Around::*, Pool::*};
+    const LOCKER: &[Suite] = &[Suite::Locker];
+    const SCOPED: &[Suite] = &[Suite::Scoped];
+    const BOTH: &[Suite] = &[Suite::Locker, Suite::Scoped];
+    let subjects = [
+        ("postgres", LOCKER, Own, Nothing),
+        ("postgres_scoped", SCOPED, Own, Nothing),
+        ("postgres_pool", LOCKER, Users, Nothing),
+        ("postgres_pool_scoped", SCOPED, Users, Nothing),
+        ("postgres_shared", LOCKER, Lanes, Nothing),
+        ("postgres_breaker", LOCKER, Own, Breaker),
+        ("postgres_breaker_scoped", SCOPED, Own, Breaker),
+        ("postgres_shared_breaker", LOCKER, Lanes, Breaker),
+        ("instrumented_postgres", BOTH, Own, Telemetry),
+        ("instrumented_shared", LOCKER, Lanes, Telemetry),
+        ("stack_postgres", BOTH, Own, Stack),
+        ("stack_shared", LOCKER, Lanes, Stack),
+    ];
+    let subject = |(name, suites, pool, around)| Arc::new(Postgres { name, suites, pool, around }) as Arc<dyn Subject>;
+    subjects.into_iter().map(subject).collect()
 }
 
 #[derive(Debug)]
@@ -49,8 +44,11 @@ struct Postgres {
     name: &'static str,
     suites: &'static [Suite],
     pool: Pool,
-    breaker: bool,
+    around: Around,
 }
+
+/// So soon that a wait is explained in every case that has one.
+const SOON: Duration = Duration::from_millis(1);
 
 /// Whose connections the lockers use.
 #[derive(Clone, Copy, Debug)]
@@ -59,6 +57,16 @@ enum Pool {
     Users,
     /// Those of a shared session.
     Lanes,
+}
+
+/// The wrappers around a locker.
+#[derive(Clone, Copy, Debug)]
+enum Around {
+    Nothing,
+    Breaker,
+    Telemetry,
+    /// As a program has them: telemetry around a breaker.
+    Stack,
 }
 
 #[async_trait]
@@ -93,14 +101,14 @@ impl Subject for Postgres {
         let observer = Observer::connect(&config)
             .await
             .map_err(|error| Missing(format!("the started cluster refused us: {error}")))?;
-        Ok(Arc::new(PostgresStore { url: cluster.url(), pool: self.pool, breaker: self.breaker, observer }))
+        Ok(Arc::new(PostgresStore { url: cluster.url(), pool: self.pool, around: self.around, observer }))
     }
 }
 
 struct PostgresStore {
     url: String,
     pool: Pool,
-    breaker: bool,
+    around: Around,
     observer: Observer,
 }
 
@@ -117,6 +125,15 @@ impl PostgresStore {
         deadpool_postgres::Pool::builder(manager).max_size(8).build().map_err(failed)
     }
 
+    fn wrapped(&self, locker: impl Locker + Inspect) -> Result<Arc<dyn Locker>> {
+        Ok(match self.around {
+            Around::Nothing => Arc::new(locker),
+            Around::Breaker => Arc::new(breaker(locker)?),
+            Around::Telemetry => Arc::new(Instrumented::new(locker).explaining_waits(SOON)),
+            Around::Stack => Arc::new(Instrumented::new(breaker(locker)?).explaining_waits(SOON)),
+        })
+    }
+
     async fn locks(&self, key: &LockKey) -> Result<Vec<AdvisoryLock>> {
         let id = KeyScheme::default().id(0, key);
         self.observer.holders(id).await.map_err(failed)
@@ -126,18 +143,13 @@ impl PostgresStore {
 #[async_trait]
 impl Store for PostgresStore {
     async fn locker(&self) -> Result<Option<Arc<dyn Locker>>> {
-        let locker: Arc<dyn Locker> = match self.pool {
-            Pool::Own => Arc::new(PostgresLocker::from_url(&self.url)?),
-            Pool::Users => Arc::new(PostgresLocker::with_pool(self.users_pool()?, &PostgresConfig::for_pool())?),
-            Pool::Lanes => {
-                // So that the case of the request to step down is one for it.
-                let config = PostgresConfig::from_url(&self.url).with_hand_over(true);
-                Arc::new(PostgresSharedSession::new(&config)?)
-            }
-        };
-        Ok(Some(match self.breaker {
-            true => Arc::new(CircuitBreaker::new(locker, BreakerConfig::new())?),
-            false => locker,
+        let pool = PostgresConfig::for_pool();
+        // So that the case of the request to step down is one for it.
+        let lanes = PostgresConfig::from_url(&self.url).with_hand_over(true);
+        Ok(Some(match self.pool {
+            Pool::Own => self.wrapped(PostgresLocker::from_url(&self.url)?)?,
+            Pool::Users => self.wrapped(PostgresLocker::with_pool(self.users_pool()?, &pool)?)?,
+            Pool::Lanes => self.wrapped(PostgresSharedSession::new(&lanes)?)?,
         }))
     }
 
@@ -147,9 +159,11 @@ impl Store for PostgresStore {
             Pool::Users => PostgresScopedLocker::with_pool(self.users_pool()?, &PostgresConfig::for_pool())?,
             Pool::Lanes => return Ok(None),
         };
-        Ok(Some(match self.breaker {
-            true => Arc::new(CircuitBreaker::new(locker, BreakerConfig::new())?),
-            false => Arc::new(locker),
+        Ok(Some(match self.around {
+            Around::Nothing => Arc::new(locker),
+            Around::Breaker => Arc::new(breaker(locker)?),
+            Around::Telemetry => Arc::new(Instrumented::new(locker).explaining_waits(SOON)),
+            Around::Stack => Arc::new(Instrumented::new(breaker(locker)?).explaining_waits(SOON)),
         }))
     }
 
@@ -174,4 +188,8 @@ impl Store for PostgresStore {
 
 fn failed(error: impl std::error::Error + Send + Sync + 'static) -> Error {
     Error::new(ErrorKind::Other, "the test's own connection failed").with_source(error)
+}
+
+fn breaker<L: Backend>(locker: L) -> Result<CircuitBreaker<L>> {
+    Ok(CircuitBreaker::new(locker, BreakerConfig::new())?)
 }

@@ -7,7 +7,9 @@ use std::{
     time::Instant,
 };
 
-use distributed_lock::{Error, ErrorKind, FencingToken, LockGuard, Loss, LossCause, Release, backend::HoldRecord};
+use distributed_lock::{
+    Error, ErrorKind, FencingToken, LockGuard, Loss, LossCause, Release, backend::HoldRecord, telemetry::Metric,
+};
 use tokio_util::sync::ReusableBoxFuture;
 
 use super::{
@@ -314,7 +316,9 @@ impl Work {
             (Some(lane), Some(answer), None) => {
                 let handle = SharedHandle::new(lane, record.clone(), ticket);
                 // One that nobody takes gives the lock back when it is dropped.
-                let _ = answer.send(Ok(Granted::Yes(LockGuard::new(record.hold(), ttl, handle))));
+                if answer.send(Ok(Granted::Yes(LockGuard::new(record.hold(), ttl, handle)))).is_err() {
+                    self.core.settings.telemetry.count(Metric::Ghosts, &[]);
+                }
             }
             (_, answer, refused) => {
                 self.unlocks.push_back(Unlock { ticket, answer: None });

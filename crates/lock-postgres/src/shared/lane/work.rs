@@ -8,7 +8,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use distributed_lock::{Loss, LossCause, Release};
+use distributed_lock::{
+    Loss, LossCause, Release,
+    telemetry::{Metric, One},
+};
 use futures_util::{FutureExt, StreamExt, future::BoxFuture};
 use tokio::sync::watch;
 
@@ -68,6 +71,7 @@ pub(super) struct Work {
     /// Bytes that this poll may send yet.
     pub(super) write_left: usize,
     alarm: Arc<Alarm>,
+    _counted: One,
 }
 
 impl Work {
@@ -104,6 +108,7 @@ impl Work {
             closing: false,
             write_left: 0,
             alarm,
+            _counted: core.settings.telemetry.one(Metric::Lanes, &[]),
             core,
         }
     }
