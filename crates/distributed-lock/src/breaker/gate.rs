@@ -4,7 +4,7 @@ use std::{
     future::Future,
     hash::{BuildHasher, RandomState},
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     time::Instant,
@@ -15,17 +15,28 @@ use tokio::sync::watch;
 use super::{
     BreakerConfig, BreakerCounts, BreakerState, BreakerWatch, log,
     machine::{Admission, Generation, Machine},
+    measured,
     outcome::Outcome,
 };
-use crate::{Clock, Error, ErrorKind, Result, answered::Asked};
+use crate::{
+    Clock, Error, ErrorKind, Result,
+    answered::Asked,
+    telemetry::{Metric, Telemetry},
+};
 
 #[derive(Debug)]
 pub(super) struct Gate {
     /// What it stands before, for the log.
     name: String,
     clock: Box<dyn Clock>,
-    machine: Mutex<Machine>,
+    inside: Mutex<Inside>,
     states: watch::Sender<BreakerState>,
+}
+
+#[derive(Debug)]
+struct Inside {
+    machine: Machine,
+    telemetry: Telemetry,
 }
 
 /// What a call that was let in carries.
@@ -40,8 +51,9 @@ pub(super) enum Admitted {
 impl Gate {
     pub(super) fn new(name: String, config: BreakerConfig, clock: impl Clock) -> Self {
         let seed = RandomState::new().hash_one(());
-        let machine = Mutex::new(Machine::new(config, seed, clock.now()));
-        Self { name, clock: Box::new(clock), machine, states: watch::Sender::new(BreakerState::Closed) }
+        let machine = Machine::new(config, seed, clock.now());
+        let inside = Mutex::new(Inside { machine, telemetry: Telemetry::OFF });
+        Self { name, clock: Box::new(clock), inside, states: watch::Sender::new(BreakerState::Closed) }
     }
 
     pub(super) fn now(&self) -> Instant {
@@ -57,19 +69,31 @@ impl Gate {
     }
 
     pub(super) fn counts(&self) -> BreakerCounts {
-        self.machine.lock().unwrap_or_else(PoisonError::into_inner).counts()
+        self.inside().machine.counts()
+    }
+
+    pub(super) fn set_telemetry(&self, telemetry: Telemetry) {
+        let mut inside = self.inside();
+        inside.telemetry = telemetry.for_backend(&self.name);
+        measured::state(&inside.telemetry, inside.machine.state());
+    }
+
+    fn inside(&self) -> MutexGuard<'_, Inside> {
+        self.inside.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn with<T>(&self, input: impl FnOnce(&mut Machine, Instant) -> T) -> T {
-        let mut machine = self.machine.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut inside = self.inside();
         // Read under the lock, so that the machine sees no time go back.
-        let output = input(&mut machine, self.clock.now());
-        let change = machine.take_change();
+        let output = input(&mut inside.machine, self.clock.now());
+        let change = inside.machine.take_change();
         if change.is_some() {
             // Under the lock, so that changes are seen in their order.
-            self.states.send_replace(machine.state());
+            let state = inside.machine.state();
+            self.states.send_replace(state);
+            measured::change(&inside.telemetry, state);
         }
-        drop(machine);
+        drop(inside);
         if let Some(change) = change {
             log::log(&self.name, &change);
         }
@@ -93,6 +117,8 @@ impl Gate {
             }
             Admission::Probe { generation } => Ok(Admitted::Probe(ping(generation))),
             Admission::Refused { retry_after } => {
+                let telemetry = self.inside().telemetry.clone();
+                telemetry.count(Metric::BreakerRefusals, &[]);
                 let message =
                     format!("the circuit breaker is open and did not ask the store; try again in {retry_after:.1?}");
                 Err(Error::new(ErrorKind::CircuitOpen, message).with_retry_after(retry_after))
@@ -102,8 +128,8 @@ impl Gate {
 
     /// To be had before a call that is not gated; none where its answer will count for nothing.
     pub(super) fn observe(self: &Arc<Self>) -> Option<Observer> {
-        let machine = self.machine.lock().unwrap_or_else(PoisonError::into_inner);
-        machine.observing().map(|generation| self.observer(generation))
+        let observing = self.inside().machine.observing();
+        observing.map(|generation| self.observer(generation))
     }
 
     fn observer(self: &Arc<Self>, generation: Generation) -> Observer {

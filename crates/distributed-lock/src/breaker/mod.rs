@@ -44,12 +44,13 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use crate::{Backend, Clock, InvalidInput, SystemClock};
+use crate::{Backend, Clock, InvalidInput, SystemClock, telemetry::Telemetry};
 
 mod config;
 mod gate;
 mod log;
 mod machine;
+mod measured;
 mod outcome;
 mod state;
 mod window;
@@ -110,6 +111,29 @@ impl<L: Backend> CircuitBreaker<L> {
 }
 
 impl<L> CircuitBreaker<L> {
+    /// The same, telling this one of its state, its changes and its refusals, with what the locker inside prints as `lock.backend`. Nobody
+    /// unless set. Two breakers before lockers that print the same have one series for both: the state that it shows is that of the
+    /// one that changed last.
+    ///
+    /// ```
+    /// use distributed_lock::{
+    ///     Instrumented, MemoryLocker,
+    ///     breaker::{BreakerConfig, CircuitBreaker},
+    ///     telemetry::Telemetry,
+    /// };
+    ///
+    /// let telemetry = Telemetry::new();
+    /// let breaker = CircuitBreaker::new(MemoryLocker::new(), BreakerConfig::new())?.with_telemetry(telemetry.clone());
+    /// let locker = Instrumented::new(breaker).with_telemetry(telemetry);
+    /// assert_eq!(locker.to_string(), "Instrumented(CircuitBreaker(Memory))");
+    /// # Ok::<(), distributed_lock::InvalidInput>(())
+    /// ```
+    #[must_use]
+    pub fn with_telemetry(self, telemetry: Telemetry) -> Self {
+        self.gate.set_telemetry(telemetry);
+        self
+    }
+
     /// What it lets through now.
     ///
     /// ```
