@@ -10,7 +10,8 @@ use lock_connect::LockConfig;
 use serde_json::json;
 
 /// The parts that have rows of their own, each with a provider that chooses it.
-const PARTS: [(&str, &str); 3] = [("memory", "memory"), ("postgres", "postgres://app@db/app"), ("breaker", "memory")];
+const PARTS: [(&str, &str); 4] =
+    [("memory", "memory"), ("postgres", "postgres://app@db/app"), ("breaker", "memory"), ("telemetry", "memory")];
 
 /// The fields that a refusal lists, with their paths.
 fn known() -> BTreeSet<String> {

@@ -1,12 +1,6 @@
 //! The part `breaker`: whether a circuit breaker goes around the locker, and when it opens.
 
-use std::sync::Arc;
-
-use distributed_lock::{
-    Locker, Result, ScopedLocker,
-    backend::Fields,
-    breaker::{BreakerConfig, CircuitBreaker},
-};
+use distributed_lock::{backend::Fields, breaker::BreakerConfig};
 
 /// What the part sets; none where there is no such part. Faults stay with the fields.
 pub(crate) fn read(fields: &mut Fields) -> Option<BreakerConfig> {
@@ -25,21 +19,4 @@ pub(crate) fn read(fields: &mut Fields) -> Option<BreakerConfig> {
     part.check(config.validate());
     fields.check(part.finish().map_err(|invalid| invalid.under("breaker")));
     Some(config)
-}
-
-pub(crate) fn around(locker: impl Locker, breaker: Option<BreakerConfig>) -> Result<Arc<dyn Locker>> {
-    Ok(match breaker {
-        Some(config) => Arc::new(CircuitBreaker::new(locker, config)?),
-        None => Arc::new(locker),
-    })
-}
-
-pub(crate) fn around_scoped(
-    locker: impl ScopedLocker,
-    breaker: Option<BreakerConfig>,
-) -> Result<Arc<dyn ScopedLocker>> {
-    Ok(match breaker {
-        Some(config) => Arc::new(CircuitBreaker::new(locker, config)?),
-        None => Arc::new(locker),
-    })
 }

@@ -1,13 +1,15 @@
 use std::{ffi::OsString, fmt, sync::Arc};
 
 use distributed_lock::{
-    InvalidInput, Locker, MemoryLocker, Result, ScopedLocker, backend::Fields, breaker::BreakerConfig,
+    InvalidInput, Locker, MemoryLocker, Result, ScopedLocker, backend::Fields, telemetry::Telemetry,
 };
 use serde::Deserialize;
 
 use crate::{
+    around::Around,
     breaker,
     provider::{Chosen, PARTS},
+    telemetry,
 };
 
 /// Which locks a program uses. Read by serde, from the environment, or made of a provider; judged when a locker is built.
@@ -17,7 +19,9 @@ use crate::{
 /// | `provider` | none | `memory`, `noop` or `postgres`, or a `postgres://` URL; upper and lower case are the same |
 /// | `memory.scoped_ttl` | `"30s"` | the TTL of the holds that bodies run under, `"1ms"` to `"366days"` |
 /// | `postgres.…` | | the fields of `PostgresConfig`; `postgres.url` must be given unless the provider is the URL |
-/// | `breaker.…` | no breaker | the fields of [`BreakerConfig`]; `breaker = true` is one with defaults |
+/// | `breaker.…` | no breaker | the fields of [`BreakerConfig`](distributed_lock::breaker::BreakerConfig); `breaker = true` is one with defaults |
+/// | `telemetry.explain_waits_after` | no wait is explained | `"1ms"` to `"24h"` |
+/// | `telemetry` | nothing is told | `true` without further settings: an [`Instrumented`](distributed_lock::Instrumented), outermost |
 ///
 /// Only the part of the chosen provider is judged, so a file can have several and the environment choose. What breaks a rule
 /// there, and every field that does not exist, is in one error, each with its path, its value and the rule, without secrets.
@@ -47,6 +51,8 @@ pub struct LockConfig {
     fields: Fields,
     /// The store of the provider `memory`, which its lockers are peers on.
     memory: Arc<MemoryLocker>,
+    /// Where the part `telemetry` tells.
+    telemetry: Telemetry,
 }
 
 impl LockConfig {
@@ -76,7 +82,7 @@ impl LockConfig {
     /// ```
     pub fn from_vars(prefix: &str, vars: impl IntoIterator<Item = (OsString, OsString)>) -> Self {
         let [memory, postgres] = PARTS;
-        Fields::from_vars(prefix, &[memory, postgres, "breaker"], vars).into()
+        Fields::from_vars(prefix, &[memory, postgres, "breaker", "telemetry"], vars).into()
     }
 
     /// The same with the fields of another one over its own: settings from a file, secrets from the environment.
@@ -91,6 +97,24 @@ impl LockConfig {
     #[must_use]
     pub fn overlaid_by(mut self, over: Self) -> Self {
         self.fields.overlay(over.fields);
+        self
+    }
+
+    /// The same, whose part `telemetry` tells this one: with a meter, or of a class. It is told nothing unless there is that part. Without
+    /// this it is [`Telemetry::new`], and [`overlaid_by`](Self::overlaid_by) leaves it as it is.
+    ///
+    /// ```
+    /// use distributed_lock::telemetry::Telemetry;
+    /// use lock_connect::LockConfig;
+    ///
+    /// let config: LockConfig = toml::from_str("provider = 'memory'\ntelemetry.explain_waits_after = '5s'")?;
+    /// let config = config.with_telemetry(Telemetry::new().for_class(Some("billing")));
+    /// assert_eq!(config.locker()?.to_string(), "Instrumented(Memory)");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn with_telemetry(mut self, telemetry: Telemetry) -> Self {
+        self.telemetry = telemetry;
         self
     }
 
@@ -112,8 +136,8 @@ impl LockConfig {
     /// # Ok(()) }
     /// ```
     pub fn locker(&self) -> Result<Arc<dyn Locker>> {
-        let (chosen, breaker) = self.chosen()?;
-        chosen.locker(&self.memory, breaker)
+        let (chosen, around) = self.chosen()?;
+        chosen.locker(&self.memory, around)
     }
 
     /// A locker of the chosen provider that runs bodies. As [`locker`](Self::locker).
@@ -130,27 +154,28 @@ impl LockConfig {
     /// # Ok(()) }
     /// ```
     pub fn scoped_locker(&self) -> Result<Arc<dyn ScopedLocker>> {
-        let (chosen, breaker) = self.chosen()?;
-        chosen.scoped_locker(&self.memory, breaker)
+        let (chosen, around) = self.chosen()?;
+        chosen.scoped_locker(&self.memory, around)
     }
 
-    /// The provider, and the breaker that goes around its lockers.
-    fn chosen(&self) -> Result<(Chosen, Option<BreakerConfig>), InvalidInput> {
+    /// The provider, and what goes around its lockers.
+    fn chosen(&self) -> Result<(Chosen, Around), InvalidInput> {
         let mut fields = self.fields.clone();
         let chosen = Chosen::read(&mut fields);
-        let breaker = breaker::read(&mut fields);
+        let around =
+            Around { breaker: breaker::read(&mut fields), seen: telemetry::read(&mut fields, &self.telemetry) };
         for part in PARTS {
             fields.ignore(part);
         }
         fields.finish()?;
         // What was not chosen is a fault, so that this is the last one to hear of it.
-        Ok((chosen.ok_or_else(Chosen::missing)?, breaker))
+        Ok((chosen.ok_or_else(Chosen::missing)?, around))
     }
 }
 
 impl From<Fields> for LockConfig {
     fn from(fields: Fields) -> Self {
-        Self { fields, memory: Arc::default() }
+        Self { fields, memory: Arc::default(), telemetry: Telemetry::new() }
     }
 }
 

@@ -30,10 +30,12 @@
 //! # Ok(()) }
 //! ```
 
+mod around;
 mod breaker;
 mod config;
 mod noop;
 mod provider;
+mod telemetry;
 
 pub use config::LockConfig;
 

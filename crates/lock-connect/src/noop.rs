@@ -7,7 +7,7 @@ use std::{
 use async_trait::async_trait;
 use distributed_lock::{
     AcquireOptions, Attempt, Backend, BackendId, Capabilities, Clock, Error, ErrorKind, Expiry, Fencing, Guarantees,
-    LockGuard, LockKey, Locker, Loss, LossCause, Reach, Release, Result, SystemClock, Ttl,
+    Holder, Inspect, LockGuard, LockKey, Locker, Loss, LossCause, Reach, Release, Result, SystemClock, Ttl, Waiter,
     backend::{HoldRecord, LockHandle},
 };
 
@@ -95,6 +95,23 @@ impl Locker for Noop {
         state.holds.insert(number, record.clone());
         let handle = NoopHandle { number, state: Arc::clone(&self.state), record: record.clone() };
         Ok(Attempt::Acquired(LockGuard::new(record.hold(), options.ttl, handle)))
+    }
+}
+
+/// What anybody could ask of it: nobody is in anybody's way.
+#[async_trait]
+impl Inspect for Noop {
+    async fn holders(&self, _key: &LockKey) -> Result<Vec<Holder>> {
+        Ok(Vec::new())
+    }
+    async fn waiters(&self, _key: &LockKey) -> Result<Vec<Waiter>> {
+        Ok(Vec::new())
+    }
+    async fn end_holder(&self, _key: &LockKey, _holder: &Holder) -> Result<bool> {
+        Ok(false)
+    }
+    async fn request_step_down(&self, _key: &LockKey) -> Result<bool> {
+        Ok(false)
     }
 }
 

@@ -2,16 +2,11 @@
 
 use std::{sync::Arc, time::Duration};
 
-use distributed_lock::{
-    InvalidInput, Locker, MemoryLocker, Result, Scoped, ScopedLocker, Ttl, backend::Fields, breaker::BreakerConfig,
-};
+use distributed_lock::{InvalidInput, Locker, MemoryLocker, Result, Scoped, ScopedLocker, Ttl, backend::Fields};
 #[cfg(feature = "postgres")]
 use lock_postgres::{PostgresConfig, PostgresLocker, PostgresScopedLocker};
 
-use crate::{
-    breaker::{around, around_scoped},
-    noop::Noop,
-};
+use crate::{around::Around, noop::Noop};
 
 /// The parts of a configuration, one for each provider that has settings.
 pub(crate) const PARTS: [&str; 2] = ["memory", "postgres"];
@@ -63,25 +58,27 @@ impl Chosen {
         InvalidInput::new("provider", "missing", &format!("must be given, there is no default; {THERE_ARE}"))
     }
 
-    pub(crate) fn locker(self, memory: &MemoryLocker, breaker: Option<BreakerConfig>) -> Result<Arc<dyn Locker>> {
+    pub(crate) fn locker(self, memory: &MemoryLocker, around: Around) -> Result<Arc<dyn Locker>> {
         match self {
-            Self::Memory { .. } => around(memory.peer(), breaker),
-            Self::Noop => around(Noop::new(), breaker),
+            Self::Memory { .. } => around.locker(memory.peer()),
+            Self::Noop => around.locker(Noop::new()),
             #[cfg(feature = "postgres")]
-            Self::Postgres(config) => around(PostgresLocker::new(&config)?, breaker),
+            Self::Postgres(config) => {
+                let config = config.with_telemetry(around.telemetry());
+                around.locker(PostgresLocker::new(&config)?)
+            }
         }
     }
 
-    pub(crate) fn scoped_locker(
-        self,
-        memory: &MemoryLocker,
-        breaker: Option<BreakerConfig>,
-    ) -> Result<Arc<dyn ScopedLocker>> {
+    pub(crate) fn scoped_locker(self, memory: &MemoryLocker, around: Around) -> Result<Arc<dyn ScopedLocker>> {
         match self {
-            Self::Memory { scoped_ttl } => around_scoped(Scoped::new(memory.peer()).with_ttl(scoped_ttl), breaker),
-            Self::Noop => around_scoped(Scoped::new(Noop::new()), breaker),
+            Self::Memory { scoped_ttl } => around.scoped_locker(Scoped::new(memory.peer()).with_ttl(scoped_ttl)),
+            Self::Noop => around.scoped_locker(Scoped::new(Noop::new())),
             #[cfg(feature = "postgres")]
-            Self::Postgres(config) => around_scoped(PostgresScopedLocker::new(&config)?, breaker),
+            Self::Postgres(config) => {
+                let config = config.with_telemetry(around.telemetry());
+                around.scoped_locker(PostgresScopedLocker::new(&config)?)
+            }
         }
     }
 }

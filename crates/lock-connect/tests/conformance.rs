@@ -10,20 +10,24 @@ use lock_testkit::conformance::{self, Missing, Store, Subject, Suite, Time};
 
 fn main() {
     let subjects: Vec<Arc<dyn Subject>> = vec![
-        Arc::new(Memory),
+        Arc::new(Memory { stack: false }),
+        Arc::new(Memory { stack: true }),
         #[cfg(feature = "postgres")]
         Arc::new(postgres::Postgres),
     ];
     libtest_mimic::run(&Arguments::from_args(), conformance::trials(subjects)).exit();
 }
 
+/// `stack`: with everything around it.
 #[derive(Debug)]
-struct Memory;
+struct Memory {
+    stack: bool,
+}
 
 #[async_trait]
 impl Subject for Memory {
     fn name(&self) -> &str {
-        "connect_memory"
+        if self.stack { "connect_stack" } else { "connect_memory" }
     }
     fn time(&self) -> Time {
         Time::Paused
@@ -32,7 +36,13 @@ impl Subject for Memory {
         &[Suite::Locker, Suite::Scoped]
     }
     async fn open(&self) -> std::result::Result<Arc<dyn Store>, Missing> {
-        Ok(Arc::new(Configured(LockConfig::new("memory:"))))
+        let config = LockConfig::new("memory:");
+        if !self.stack {
+            return Ok(Arc::new(Configured(config)));
+        }
+        let wrappers = serde_json::json!({ "breaker": true, "telemetry": { "explain_waits_after": "1ms" } });
+        let wrappers = serde_json::from_value(wrappers).map_err(|error| Missing(error.to_string()))?;
+        Ok(Arc::new(Configured(config.overlaid_by(wrappers))))
     }
 }
 

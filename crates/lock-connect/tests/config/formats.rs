@@ -103,7 +103,7 @@ fn variables_with_another_prefix_are_left_alone_and_unknown_ones_are_refused() {
     let sound =
         vars(&[("APP_LOCKS_PROVIDER", "memory"), ("APP_PORT", "80"), ("LOCKS_PROVIDER", "x"), ("PROVIDER", "y")]);
     assert_eq!(sound.locker().unwrap().to_string(), "Memory");
-    let known = "not shown): unknown; known are provider, memory, breaker, postgres";
+    let known = "not shown): unknown; known are provider, memory, breaker, telemetry, postgres";
     for (name, path) in [("APP_LOCKS_MEMORYTTL", "memoryttl"), ("APP_LOCKS_POOL_SIZE", "pool_size")] {
         assert_eq!(faults(&vars(&[("APP_LOCKS_PROVIDER", "memory"), (name, "5")])), format!("invalid {path} ({known}"));
     }

@@ -8,6 +8,7 @@ mod noop;
 mod refusals;
 mod secrets;
 mod sound;
+mod telemetry;
 
 use std::error::Error as _;
 

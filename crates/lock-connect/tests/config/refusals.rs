@@ -58,7 +58,7 @@ fn part_of_the_memory_provider_is_judged() {
 fn field_that_does_not_exist_is_refused_beside_every_other_fault() {
     let config =
         read(json!({ "provder": "memory", "Provider": "x", "provider": "memory", "memory": { "scoped_ttl": "x" } }));
-    let known = "not shown): unknown; known are provider, memory, breaker, postgres";
+    let known = "not shown): unknown; known are provider, memory, breaker, telemetry, postgres";
     let lines = [
         "invalid configuration (3 faults): invalid memory.scoped_ttl (\"x\"): must be text with a unit, such as \"5s\" or \"250ms\"",
         &format!("invalid Provider ({known}"),
@@ -92,6 +92,26 @@ fn breaker_that_is_asked_for_and_cannot_be_built_is_refused_with_every_fault() {
     assert_eq!(lines(json!({ "error_rate": 300 })), ["invalid breaker.error_rate (300): must be 1 to 100, in percent"]);
     let not_a_map = "invalid breaker (not shown): must be a map of settings, or true for the defaults";
     assert_eq!(lines(json!("on")), [not_a_map]);
+}
+
+#[test]
+fn telemetry_with_a_setting_that_breaks_its_rule_is_refused() {
+    let known = "(not shown): unknown; known are explain_waits_after";
+    for (part, told) in [
+        (json!({ "explain_waits_after": "0s" }), "telemetry.explain_waits_after (0ns): must be 1 ms to 24 h".into()),
+        (
+            json!({ "explain_waits_after": "25h" }),
+            "telemetry.explain_waits_after (90000s): must be 1 ms to 24 h".into(),
+        ),
+        (
+            json!({ "explain_waits_after": 5 }),
+            "telemetry.explain_waits_after (5): must be text with a unit, such as \"5s\" or \"250ms\"".into(),
+        ),
+        (json!({ "class": "billing" }), format!("telemetry.class {known}")),
+        (json!("on"), "telemetry (not shown): must be a map of settings, or true for the defaults".to_owned()),
+    ] {
+        assert_eq!(faults(&read(json!({ "provider": "memory", "telemetry": part }))), format!("invalid {told}"));
+    }
 }
 
 #[cfg(not(feature = "postgres"))]

@@ -119,3 +119,26 @@ fn breaker_goes_around_every_provider_when_it_is_asked_for() {
         assert!(built.contains(setting), "{built} lacks {setting}");
     }
 }
+
+#[test]
+fn telemetry_goes_outermost_around_every_provider_when_it_is_asked_for() {
+    for (provider, locker, scoped) in [
+        ("memory", "Memory", "Scoped(Memory)"),
+        ("noop", "Noop[locks nothing]", "Scoped(Noop[locks nothing])"),
+        #[cfg(feature = "postgres")]
+        ("postgres://app@db/app", "Postgres", "PostgresScoped"),
+    ] {
+        for telemetry in [json!(true), json!("true"), json!({}), json!({ "explain_waits_after": "5s" })] {
+            let config = read(json!({ "provider": provider, "telemetry": telemetry }));
+            assert_eq!(config.locker().unwrap().to_string(), format!("Instrumented({locker})"));
+            assert_eq!(config.scoped_locker().unwrap().to_string(), format!("Instrumented({scoped})"));
+            let config = read(json!({ "provider": provider, "breaker": true, "telemetry": telemetry }));
+            assert_eq!(config.locker().unwrap().to_string(), format!("Instrumented(CircuitBreaker({locker}))"));
+            assert_eq!(config.scoped_locker().unwrap().to_string(), format!("Instrumented(CircuitBreaker({scoped}))"));
+        }
+        for none in [json!(false), json!("false"), json!(null)] {
+            let config = read(json!({ "provider": provider, "telemetry": none }));
+            assert_eq!(config.locker().unwrap().to_string(), locker);
+        }
+    }
+}
