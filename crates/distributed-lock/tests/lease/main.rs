@@ -4,8 +4,6 @@
 
 mod contending;
 mod exits;
-#[cfg(feature = "tracing")]
-mod logging;
 mod ordering;
 mod promises;
 mod races;

@@ -1,4 +1,12 @@
-//! The log lines of feature `tracing`.
+//! The log lines of the lease runner, with feature `tracing`. Alone in its program: tracing asks once for each line whether anybody wants
+//! it, and another test could answer for this one.
+
+#![cfg(feature = "tracing")]
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+#[path = "lease/support.rs"]
+#[expect(dead_code, reason = "of what the lease tests share, this one needs little")]
+mod support;
 
 use std::fmt;
 
@@ -12,7 +20,7 @@ use tracing::{
     span::{Attributes, Id, Record},
 };
 
-use crate::support::{Log, bounded, replica};
+use self::support::{Log, bounded, replica};
 
 /// Level and message of every event.
 struct Lines(Log);
