@@ -13,9 +13,11 @@ use distributed_lock::{
     LockKey, Locker, Reach, Release, Result, SystemClock, Ttl,
     backend::{HoldRecord, LockHandle},
 };
-use lock_testkit::{Cluster, RoundTrip, StallProbe, postgres::StartError};
+use lock_testkit::{
+    Cluster, RoundTrip, StallProbe,
+    bench::{self, median},
+};
 use metrics_util::debugging::DebuggingRecorder;
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use tokio::time::Instant;
 
 /// Of which at most one in ten may be void.
@@ -33,35 +35,7 @@ const LIMIT: f64 = 0.05;
 type Failure = Box<dyn Error>;
 
 fn main() -> ExitCode {
-    // Cargo adds the one argument.
-    if std::env::args().skip(1).any(|argument| argument != "--bench") {
-        eprintln!("usage: cargo bench -p distributed-lock --bench stack");
-        return ExitCode::from(2);
-    }
-    // What is started from here on inherits the CPU: the server, and the probe's thread.
-    if let Err(error) = pin() {
-        eprintln!("stack: could not pin to one CPU: {error}");
-        return ExitCode::FAILURE;
-    }
-    let cluster = match Cluster::start() {
-        Ok(cluster) => cluster,
-        Err(error) => {
-            eprintln!("stack: {error}");
-            return ExitCode::from(if matches!(error, StartError::Missing(_)) { 4 } else { 1 });
-        }
-    };
-    measure(&cluster).unwrap_or_else(|error| {
-        eprintln!("stack: {error}");
-        ExitCode::FAILURE
-    })
-}
-
-fn pin() -> rustix::io::Result<()> {
-    let allowed = sched_getaffinity(None)?;
-    let last = (0..CpuSet::MAX_CPU).rev().find(|cpu| allowed.is_set(*cpu));
-    let mut one = CpuSet::new();
-    one.set(last.unwrap_or_default());
-    sched_setaffinity(None, &one)
+    bench::run("distributed-lock", "stack", measure)
 }
 
 /// The wrappers under measurement, as a service would have them. A further one goes inside `Instrumented`.
@@ -175,13 +149,6 @@ impl Samples {
         let [trip, bare, stack] = &self.times;
         Medians { trip: median(trip), bare: median(bare), stack: median(stack) }
     }
-}
-
-/// Of an even number the higher one of the middle.
-fn median(samples: &[f64]) -> f64 {
-    let mut samples = samples.to_vec();
-    samples.sort_unstable_by(f64::total_cmp);
-    samples.get(samples.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
 struct Medians {

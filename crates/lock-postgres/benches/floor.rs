@@ -9,8 +9,10 @@ use std::{error::Error, fmt, process::ExitCode, time::Duration};
 
 use distributed_lock::{AcquireOptions, Attempt, Backend, Fencing, LockKey, Locker, Ttl};
 use lock_postgres::PostgresLocker;
-use lock_testkit::{Cluster, Proxy, StallProbe, postgres::StartError};
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use lock_testkit::{
+    Cluster, Proxy, StallProbe,
+    bench::{self, median},
+};
 use tokio::time::Instant;
 use tokio_postgres::{Client, NoTls, Statement};
 
@@ -27,35 +29,7 @@ const LIMIT_FENCED: f64 = 2.0;
 type Failure = Box<dyn Error>;
 
 fn main() -> ExitCode {
-    // Cargo adds the one argument.
-    if std::env::args().skip(1).any(|argument| argument != "--bench") {
-        eprintln!("usage: cargo bench -p lock-postgres --bench floor");
-        return ExitCode::from(2);
-    }
-    // What is started from here on inherits the CPU: the server, and the probe's thread.
-    if let Err(error) = pin() {
-        eprintln!("floor: could not pin to one CPU: {error}");
-        return ExitCode::FAILURE;
-    }
-    let cluster = match Cluster::start() {
-        Ok(cluster) => cluster,
-        Err(error) => {
-            eprintln!("floor: {error}");
-            return ExitCode::from(if matches!(error, StartError::Missing(_)) { 4 } else { 1 });
-        }
-    };
-    measure(&cluster).unwrap_or_else(|error| {
-        eprintln!("floor: {error}");
-        ExitCode::FAILURE
-    })
-}
-
-fn pin() -> rustix::io::Result<()> {
-    let allowed = sched_getaffinity(None)?;
-    let last = (0..CpuSet::MAX_CPU).rev().find(|cpu| allowed.is_set(*cpu));
-    let mut one = CpuSet::new();
-    one.set(last.unwrap_or_default());
-    sched_setaffinity(None, &one)
+    bench::run("lock-postgres", "floor", measure)
 }
 
 #[tokio::main(flavor = "current_thread")]
@@ -99,7 +73,7 @@ async fn measure(cluster: &Cluster) -> Result<ExitCode, Failure> {
     locker.close().await?;
 
     let trips = [round_trips(cluster, Fencing::Off).await?, round_trips(cluster, Fencing::On).await?];
-    let figures = Figures { times: samples.map(median), trips };
+    let figures = Figures { times: samples.map(|samples| median(&samples)), trips };
     if void * 10 > ROUNDS {
         eprintln!(
             "floor: the machine stalled in {void} of {ROUNDS} rounds; without a verdict, of the others: {figures}"
@@ -145,12 +119,6 @@ impl fmt::Display for Figures {
         write!(f, r#"{{"floor_us":{floor:.1},"pair_us":{pair:.1},"pair_fenced_us":{fenced:.1},"#)?;
         write!(f, r#""ratio":{ratio:.3},"ratio_fenced":{ratio_fenced:.3},"round_trips":{round_trips}}}"#)
     }
-}
-
-/// Of an even number the higher one of the middle.
-fn median(mut samples: Vec<f64>) -> f64 {
-    samples.sort_unstable_by(f64::total_cmp);
-    samples.get(samples.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
 /// A pair's, counted on the wire.

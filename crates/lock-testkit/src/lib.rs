@@ -2,11 +2,13 @@
 //!
 //! For use as a dev-dependency only.
 
+pub mod bench;
 pub mod broken;
 pub mod cancel;
 pub mod conformance;
 pub mod detector;
 pub mod faulty;
+mod kinds;
 pub mod observe;
 pub mod postgres;
 pub mod proxy;
@@ -22,6 +24,7 @@ pub mod wait;
 
 pub use detector::Detector;
 pub use faulty::Faulty;
+pub use kinds::ERROR_KINDS;
 pub use observe::Observer;
 pub use postgres::Cluster;
 pub use proxy::Proxy;

@@ -4,25 +4,9 @@ use distributed_lock::{
     Backend, Contention, ErrorKind, Inspect, LockKey, LockerExt, Release, ScopedLockerExt,
     breaker::{BreakerConfig, BreakerState, CircuitBreaker},
 };
+use lock_testkit::ERROR_KINDS;
 
 use crate::support::{Breaker, Next, Pings, TTL, balanced, breaker, brittle, secs, settled, take, until_due};
-
-const KINDS: [ErrorKind; 14] = [
-    ErrorKind::AlreadyRunning,
-    ErrorKind::CircuitOpen,
-    ErrorKind::Closed,
-    ErrorKind::Contended,
-    ErrorKind::Deadlock,
-    ErrorKind::Denied,
-    ErrorKind::Indeterminate,
-    ErrorKind::InvalidInput,
-    ErrorKind::LimitReached,
-    ErrorKind::Lost,
-    ErrorKind::Misconfigured,
-    ErrorKind::Other,
-    ErrorKind::Unavailable,
-    ErrorKind::Unsupported,
-];
 
 fn after_failure(kind: ErrorKind) -> BreakerState {
     match kind {
@@ -33,7 +17,7 @@ fn after_failure(kind: ErrorKind) -> BreakerState {
 
 #[tokio::test(start_paused = true)]
 async fn every_error_of_every_call_opens_it_or_does_not_by_its_kind() {
-    for kind in KINDS {
+    for kind in ERROR_KINDS {
         let wanted = after_failure(kind);
         for next in [Next::Fail(kind), Next::FailWithCode(kind), Next::Fail(kind).answered()] {
             let acquired = brittle();

@@ -6,6 +6,7 @@ use distributed_lock::{
     Attempt, Backend, BackendId, Contention, Error, ErrorKind, FencingToken, Hold, InvalidInput, LockGuard, LockKey,
     Locker, LockerExt, Loss, LossCause, MemoryLocker, ScopedLocker, Ttl,
 };
+use lock_testkit::ERROR_KINDS;
 
 use crate::support::{Counted, TTL, scoped, take};
 
@@ -127,22 +128,7 @@ fn an_error_keeps_its_parts_and_prints_the_key_escaped() {
 #[test]
 fn only_kinds_that_leave_nothing_held_are_retryable() {
     let retryable = [ErrorKind::CircuitOpen, ErrorKind::LimitReached, ErrorKind::Unavailable];
-    for kind in [
-        ErrorKind::AlreadyRunning,
-        ErrorKind::CircuitOpen,
-        ErrorKind::Closed,
-        ErrorKind::Contended,
-        ErrorKind::Deadlock,
-        ErrorKind::Denied,
-        ErrorKind::Indeterminate,
-        ErrorKind::InvalidInput,
-        ErrorKind::LimitReached,
-        ErrorKind::Lost,
-        ErrorKind::Misconfigured,
-        ErrorKind::Other,
-        ErrorKind::Unavailable,
-        ErrorKind::Unsupported,
-    ] {
+    for kind in ERROR_KINDS {
         assert_eq!(Error::new(kind, "x").is_retryable(), retryable.contains(&kind), "{kind:?}");
     }
 }

@@ -3,19 +3,20 @@
 //! With 256 tasks, each with a key of its own: the shared session against a pool of 16 connections and against Redis (`rslock`, which
 //! mints no tokens), with fencing against the pool with fencing and the same Redis. All over unix sockets. With the tasks on one thread,
 //! so that clients and server do not fight for the CPUs of a small machine, the figures are judged; those with as many threads as there
-//! are CPUs, where tasks move between threads and whatever they touch with them, are printed beside. With one task: against two bare `select 1` on one connection, once with client and server on one CPU, so that a round trip
-//! has one price, and once as the system likes to place them. The first is judged, since so was the floor that the limits come from.
+//! are CPUs, where tasks move between threads and whatever they touch with them, are printed beside.
+//!
+//! With one task: against two bare `select 1` on one connection, once with client and server on one CPU, so that a round trip has one
+//! price, and once as the system likes to place them. The first is judged, since so was the floor that the limits come from.
 //!
 //! The kinds take turns within a round, each figure is the median of the rounds' ratios.
 
 mod one;
-mod pinned;
 mod subject;
 mod tasks;
 
 use distributed_lock::{Backend, Fencing};
 use lock_postgres::{PostgresConfig, PostgresLocker, PostgresSharedSession};
-use lock_testkit::{Cluster, Redis, StallProbe};
+use lock_testkit::{Cluster, Redis, StallProbe, bench::on_one_cpu};
 use std::sync::Arc;
 
 use crate::{
@@ -41,11 +42,11 @@ const FLOOR_FENCED: f64 = 1.8;
 pub(crate) fn measure(rounds: usize) -> Result<Report, Failure> {
     let mut report = Report::new("throughput", rounds);
     let redis = servers::start_redis()?;
-    let pinned = pinned::on_one_cpu(|| {
+    let pinned = on_one_cpu(|| {
         // The server's processes inherit the CPU.
         let cluster = servers::start(Cluster::builder())?;
         one::measure(&cluster, rounds, &mut report)
-    })?;
+    })??;
     let cluster = servers::start(Cluster::builder())?;
     let free = one::measure(&cluster, rounds, &mut report)?;
     report.figure("one_floor_us", pinned.floor_us, 1);
