@@ -246,7 +246,6 @@ mod shared {
                 // Dropped after its first poll.
                 let _ = asking.poll(&mut Context::from_waker(Waker::noop()));
             }
-            sleep(ms(5)).await;
             exported.lines().iter().any(|line| line.starts_with(ghost))
         });
         assert!(seen.await.is_ok(), "{:?}", exported.lines());

@@ -69,7 +69,6 @@ pub(crate) async fn frozen_server<L: Locker>(cluster: Cluster, server: Server, l
     watch.within(ms(50), "ten refusals");
     let reopened = wait_until(AMPLE, "a probe of a frozen server fails", async || {
         let _refused_or_dropped = timeout(DEADLINE, locker.acquire("k", TTL)).await;
-        sleep(ms(20)).await;
         locker.counts().opened >= 2
     });
     reopened.await.unwrap();
