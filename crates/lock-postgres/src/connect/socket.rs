@@ -44,7 +44,12 @@ const BACKLOG_PAUSE: Duration = Duration::from_millis(10);
 pub(super) struct Socket {
     stream: Stream,
     direct: Arc<Direct>,
+    /// What is read directly goes through this, since the driver's memory would have to be zeroed for each read.
+    scratch: Vec<u8>,
 }
+
+/// More than the answers that may be under way to a lane.
+const SCRATCH: usize = 4 * 1024;
 
 enum Stream {
     Tcp(TcpStream),
@@ -75,7 +80,7 @@ pub(super) enum Unreached {
 
 impl Socket {
     fn new(stream: Stream) -> Self {
-        Self { stream, direct: Arc::default() }
+        Self { stream, direct: Arc::default(), scratch: Vec::new() }
     }
 
     /// Opens a socket to the target. Each address of a name gets its share of the time left, so that one that is dead does
@@ -144,16 +149,17 @@ impl Socket {
         }
     }
 
-    /// The stream, as it is wanted by now.
-    fn stream(&mut self) -> io::Result<&mut Stream> {
-        if self.direct.wanted.load(Ordering::Relaxed) && matches!(self.stream, Stream::Tcp(_) | Stream::Unix(_)) {
+    /// Makes the stream what is wanted by now.
+    fn settle(&mut self) -> io::Result<()> {
+        if matches!(self.stream, Stream::Tcp(_) | Stream::Unix(_)) && self.direct.wanted.load(Ordering::Relaxed) {
             self.stream = match std::mem::replace(&mut self.stream, Stream::None) {
                 Stream::Tcp(stream) => Stream::DirectTcp(stream.into_std()?),
                 Stream::Unix(stream) => Stream::DirectUnix(stream.into_std()?),
                 direct => direct,
             };
+            self.scratch = vec![0; SCRATCH];
         }
-        Ok(&mut self.stream)
+        Ok(())
     }
 }
 
@@ -179,12 +185,13 @@ fn set_options(stream: &TcpStream) -> io::Result<()> {
 
 impl AsyncRead for Socket {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let direct = Arc::clone(&self.direct);
-        match self.stream()? {
+        self.settle()?;
+        let Self { stream, direct, scratch } = &mut *self;
+        match stream {
             Stream::Tcp(stream) => Pin::new(stream).poll_read(cx, buf),
             Stream::Unix(stream) => Pin::new(stream).poll_read(cx, buf),
-            Stream::DirectTcp(stream) => direct.read(stream, buf),
-            Stream::DirectUnix(stream) => direct.read(stream, buf),
+            Stream::DirectTcp(stream) => direct.read(stream, scratch, buf),
+            Stream::DirectUnix(stream) => direct.read(stream, scratch, buf),
             Stream::None => Poll::Ready(Err(io::ErrorKind::NotConnected.into())),
         }
     }
@@ -192,8 +199,9 @@ impl AsyncRead for Socket {
 
 impl AsyncWrite for Socket {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        let direct = Arc::clone(&self.direct);
-        match self.stream()? {
+        self.settle()?;
+        let Self { stream, direct, .. } = &mut *self;
+        match stream {
             Stream::Tcp(stream) => Pin::new(stream).poll_write(cx, buf),
             Stream::Unix(stream) => Pin::new(stream).poll_write(cx, buf),
             Stream::DirectTcp(stream) => direct.write(stream, buf),
@@ -203,7 +211,8 @@ impl AsyncWrite for Socket {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.stream()? {
+        self.settle()?;
+        match &mut self.stream {
             Stream::Tcp(stream) => Pin::new(stream).poll_flush(cx),
             Stream::Unix(stream) => Pin::new(stream).poll_flush(cx),
             Stream::DirectTcp(_) | Stream::DirectUnix(_) | Stream::None => Poll::Ready(Ok(())),
@@ -211,7 +220,8 @@ impl AsyncWrite for Socket {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.stream()? {
+        self.settle()?;
+        match &mut self.stream {
             Stream::Tcp(stream) => Pin::new(stream).poll_shutdown(cx),
             Stream::Unix(stream) => Pin::new(stream).poll_shutdown(cx),
             Stream::DirectTcp(stream) => Poll::Ready(stream.shutdown(Shutdown::Write)),
@@ -222,24 +232,24 @@ impl AsyncWrite for Socket {
 }
 
 impl Direct {
-    fn read(&self, stream: &mut impl Read, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn read(&self, stream: &mut impl Read, scratch: &mut [u8], buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         if self.is_empty.load(Ordering::Acquire) {
             return Poll::Pending;
         }
         // Before the read: of whatever comes after it we are told.
         self.is_empty.store(true, Ordering::Release);
-        let room = buf.initialize_unfilled();
-        let read = unless_it_would_block(|| stream.read(room));
+        let room = scratch.len().min(buf.remaining());
+        let read = unless_it_would_block(|| stream.read(&mut scratch[..room]));
         // One that leaves room has taken all there was. The end stays.
         let all = match &read {
             Poll::Pending => true,
-            Poll::Ready(Ok(read)) => (1..room.len()).contains(read),
+            Poll::Ready(Ok(read)) => (1..room).contains(read),
             Poll::Ready(Err(_)) => false,
         };
         if !all {
             self.is_empty.store(false, Ordering::Release);
         }
-        read.map_ok(|read| buf.advance(read))
+        read.map_ok(|read| buf.put_slice(&scratch[..read]))
     }
 
     fn write(&self, stream: &mut impl Write, buf: &[u8]) -> Poll<io::Result<usize>> {

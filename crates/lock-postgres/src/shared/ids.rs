@@ -11,6 +11,7 @@ use std::{
 };
 
 use distributed_lock::{Contention, LockKey, backend::HoldRecord};
+use foldhash::fast::RandomState;
 use tokio::{
     sync::{Notify, OwnedSemaphorePermit, Semaphore},
     time::Instant,
@@ -36,7 +37,7 @@ const WAY: Duration = Duration::from_millis(10);
 
 #[derive(Default)]
 struct Map {
-    known: HashMap<i64, Known>,
+    known: HashMap<i64, Known, RandomState>,
     /// Counts turns, over all lines of the shard.
     turns: u64,
     /// What was given back of late while others wanted it.

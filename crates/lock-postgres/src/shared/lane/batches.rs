@@ -10,6 +10,7 @@ use std::{
 use distributed_lock::{
     Error, ErrorKind, FencingToken, LockGuard, Loss, LossCause, Release, backend::HoldRecord, telemetry::Metric,
 };
+use smallvec::SmallVec;
 use tokio_util::sync::ReusableBoxFuture;
 
 use super::{
@@ -44,16 +45,20 @@ pub(super) struct Batches {
     /// Memory of answers that came.
     spare: Vec<Answering>,
     /// Those of a statement that ends the lane.
-    unanswered: Vec<Asked>,
+    unanswered: Asks,
     tickets: u64,
 }
+
+/// Those of one statement.
+pub(super) type Unlocks = SmallVec<[Unlock; 1]>;
+pub(super) type Asks = SmallVec<[Asked; 1]>;
 
 type Answering = ReusableBoxFuture<'static, Result<Answer, DriverError>>;
 
 struct Sent {
     at: Instant,
-    unlocks: Vec<Unlock>,
-    asks: Vec<Asked>,
+    unlocks: Unlocks,
+    asks: Asks,
     what: What,
     answering: Answering,
     /// The answer, if it was there at once.
@@ -89,7 +94,7 @@ impl Batches {
     pub(super) fn send(
         &mut self,
         (at, what): (Instant, What),
-        (unlocks, asks): (Vec<Unlock>, Vec<Asked>),
+        (unlocks, asks): (Unlocks, Asks),
         asking: impl Future<Output = Result<Answer, DriverError>> + Send + 'static,
         cx: &mut Context<'_>,
     ) {
@@ -107,7 +112,7 @@ impl Batches {
         self.sent.push_back(Sent { at, unlocks, asks, what, answering, answer });
     }
 
-    fn take_oldest(&mut self) -> Option<(Instant, Vec<Unlock>, Vec<Asked>, What)> {
+    fn take_oldest(&mut self) -> Option<(Instant, Unlocks, Asks, What)> {
         let Sent { at, unlocks, asks, what, answering, .. } = self.sent.pop_front()?;
         self.spare.push(answering);
         Some((at, unlocks, asks, what))
@@ -156,7 +161,7 @@ impl Work {
 
     /// Up to as many keys as fit, those to be given back first. `false` if there is nothing to send now.
     fn send_batch(&mut self, most: usize, now: Instant, cx: &mut Context<'_>) -> bool {
-        let mut unlocks = Vec::new();
+        let mut unlocks = Unlocks::new();
         while unlocks.len() < most {
             let Some(unlock) = self.unlocks.pop_front() else { break };
             if self.holds.leave(unlock.ticket) {
@@ -186,13 +191,13 @@ impl Work {
     }
 
     /// The keys to be tried next.
-    fn next_asks(&mut self, most: usize) -> Vec<Asked> {
+    fn next_asks(&mut self, most: usize) -> Asks {
         if self.asks.is_empty() {
-            return Vec::new();
+            return Asks::new();
         }
         let owned = self.owned();
         let most = most.min(self.room.left(owned));
-        let mut asks = Vec::new();
+        let mut asks = Asks::new();
         while asks.len() < most {
             let Some(lock) = self.asks.pop_front() else { break };
             // Who asked may be gone already.
@@ -208,11 +213,12 @@ impl Work {
     pub(super) fn batch_answered(
         &mut self,
         answer: Result<Answer, DriverError>,
+        now: Instant,
         cx: &mut Context<'_>,
     ) -> Result<(), Loss> {
         let Some((at, unlocks, asks, what)) = self.batches.take_oldest() else { return Ok(()) };
         match (answer, what) {
-            (Ok(Answer::Batch(answer)), _) => self.batch_done(at, (unlocks, asks), answer),
+            (Ok(Answer::Batch(answer)), _) => self.batch_done((at, now), (unlocks, asks), answer),
             (Ok(Answer::Places(places)), _) => {
                 self.room_answered(&places);
                 Ok(())
@@ -231,7 +237,7 @@ impl Work {
                 let error = Arc::new(error);
                 self.refuse_beyond_room(|| error::shared(&error, "take the lock"));
                 // It may have left us in the gate.
-                self.give_back((Vec::new(), Vec::new()), error, cx);
+                self.give_back(Default::default(), error, cx);
                 Ok(())
             }
             (Err(error), _) => {
@@ -245,8 +251,8 @@ impl Work {
 
     fn batch_done(
         &mut self,
-        at: Instant,
-        (unlocks, asks): (Vec<Unlock>, Vec<Asked>),
+        (sent, now): (Instant, Instant),
+        (unlocks, asks): (Unlocks, Asks),
         answer: BatchAnswer,
     ) -> Result<(), Loss> {
         let BatchAnswer { unlocked, locked, token, in_recovery } = answer;
@@ -262,11 +268,10 @@ impl Work {
             }
             self.is_free(unlock, if owned { Ok(Release::Released) } else { Ok(not_ours()) });
         }
-        let now = self.core.clock.now();
         let token = token.map(|text| token::parse(self.core.settings.epoch, &text).map_err(Arc::new));
         for (lock, granted) in asks.into_iter().zip(locked) {
             if granted {
-                self.grant(*lock, (at, now), token.as_ref());
+                self.grant(*lock, (sent, now), token.as_ref());
             } else {
                 self.unload(1);
                 lock.answer(Ok(Granted::No));
@@ -330,7 +335,7 @@ impl Work {
     }
 
     /// A batch failed in the middle: what it had done stays.
-    fn give_back(&mut self, (unlocks, asks): (Vec<Unlock>, Vec<Asked>), error: Arc<DriverError>, cx: &mut Context<'_>) {
+    fn give_back(&mut self, (unlocks, asks): (Unlocks, Asks), error: Arc<DriverError>, cx: &mut Context<'_>) {
         let given = unlocks.iter().map(|unlock| unlock.ticket.0);
         let ids: Vec<_> = given.chain(asks.iter().map(|lock| lock.claim.id)).collect();
         let (session, batch) = (Arc::clone(&self.session), Arc::clone(&self.batch));
@@ -341,7 +346,7 @@ impl Work {
 
     fn given_back(
         &mut self,
-        (unlocks, asks): (Vec<Unlock>, Vec<Asked>),
+        (unlocks, asks): (Unlocks, Asks),
         given_back: Vec<Option<bool>>,
         error: &Arc<DriverError>,
     ) {

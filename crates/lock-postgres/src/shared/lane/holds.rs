@@ -7,6 +7,7 @@ use std::{
 };
 
 use distributed_lock::{Loss, LossCause, Ttl, backend::HoldRecord};
+use foldhash::fast::RandomState;
 
 use super::Ticket;
 use crate::{shared::ids::Claim, timing::Timing};
@@ -63,13 +64,13 @@ impl Held {
 const STALE: usize = 64;
 
 /// Whether one of the holds still ends then.
-fn expires(by_id: &HashMap<i64, Held>, frees: Instant, ticket: Ticket) -> bool {
+fn expires(by_id: &HashMap<i64, Held, RandomState>, frees: Instant, ticket: Ticket) -> bool {
     by_id.get(&ticket.0).is_some_and(|held| held.ticket == ticket && held.ends.frees == Some(frees))
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Holds {
-    by_id: HashMap<i64, Held>,
+    by_id: HashMap<i64, Held, RandomState>,
     /// Also of some that have ended or have another TTL by now, since most holds end long before: the first one may be none.
     expiries: BinaryHeap<Reverse<(Instant, Ticket)>>,
 }

@@ -30,7 +30,7 @@ impl Work {
         self.write_left = self.write_left.saturating_sub(OTHER);
         let (session, batch, table) = (Arc::clone(&self.session), Arc::clone(&self.batch), self.room.table);
         let asking = async move { session.reserve(&batch, &table, wanted).await.map(Answer::Places) };
-        self.batches.send((now, What::Room), (Vec::new(), Vec::new()), asking, cx);
+        self.batches.send((now, What::Room), Default::default(), asking, cx);
         true
     }
 
@@ -73,7 +73,7 @@ impl Work {
             let (session, batch) = (Arc::clone(&self.session), Arc::clone(&self.batch));
             self.write_left = self.write_left.saturating_sub(OTHER);
             let asking = async move { session.unreserve(&batch, keeps, has).await.map(|()| Answer::Tidied) };
-            self.batches.send((now, What::Room), (Vec::new(), Vec::new()), asking, cx);
+            self.batches.send((now, What::Room), Default::default(), asking, cx);
         }
     }
 }

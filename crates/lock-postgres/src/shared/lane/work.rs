@@ -136,9 +136,10 @@ impl Work {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Loss>> {
         // What the last poll sent has gone, unless the socket is full: then it is sent on before anything else.
         self.write_left = if self.is_socket_full() { 0 } else { WRITE };
+        // One reading for all of it. It is early, if anything: what is sent counts from then.
+        let now = self.core.clock.now();
         loop {
             self.take_orders();
-            let now = self.core.clock.now();
             self.room.look_at_gate(now);
             self.free_what_expired(now);
             if self.send_heartbeat_if_due(now) {
@@ -147,7 +148,7 @@ impl Work {
             self.send_batches(now, cx);
             if let Poll::Ready(answer) = self.batches.poll(cx) {
                 self.answered();
-                self.batch_answered(answer, cx)?;
+                self.batch_answered(answer, now, cx)?;
                 continue;
             }
             if self.proofs.oldest().is_some()
