@@ -63,17 +63,20 @@ pub(crate) const UNRESERVE: &str = "\
 select pg_catalog.count(u.unmarked) as blocks from (select pg_catalog.pg_advisory_unlock_shared(3, n) as unmarked \
 from pg_catalog.generate_series($1::pg_catalog.int4 operator(pg_catalog.+) 1, $2::pg_catalog.int4) as n offset 0) as u";
 
-/// After a batch that failed in the middle, which keeps what it had done: gives back those of the keys `$1` that the session has, and
-/// leaves the gate. In the order of the keys: null where it had none. Looks into no catalogue that is shared by databases: that would
-/// take places in the server's table of locks, which may be full.
+/// After a statement that failed in the middle, which keeps what it had done: gives back those of the keys `$1` that the session has, the
+/// marks of blocks after `$2` unless that is null, and leaves the gate. In the order of the keys: null where it had none. Looks into no
+/// catalogue that is shared by databases: that would take places in the server's table of locks, which may be full.
 pub(crate) const GIVE_BACK: &str = "\
 with m as materialized (select case when k.objsubid operator(pg_catalog.=) 1::pg_catalog.int2 \
 then (k.classid::pg_catalog.int8 operator(pg_catalog.<<) 32) operator(pg_catalog.|) k.objid::pg_catalog.int8 end as id, \
-case when k.objsubid operator(pg_catalog.=) 2::pg_catalog.int2 then k.classid::pg_catalog.int8 end as ttl \
+case when k.objsubid operator(pg_catalog.=) 2::pg_catalog.int2 then k.classid::pg_catalog.int8 end as ttl, \
+k.objid::pg_catalog.int8 as second \
 from pg_catalog.pg_locks as k where k.locktype operator(pg_catalog.=) 'advisory'::pg_catalog.text \
 and k.pid operator(pg_catalog.=) pg_catalog.pg_backend_pid() and k.granted) \
 select array(select case when exists (select from m where m.id operator(pg_catalog.=) k) then pg_catalog.pg_advisory_unlock(k) end \
 from pg_catalog.unnest($1::pg_catalog.int8[]) as k) as unlocked, \
+array(select pg_catalog.pg_advisory_unlock_shared(3, m.second::pg_catalog.int4) from m where m.ttl operator(pg_catalog.=) 3::pg_catalog.int8 \
+and m.second operator(pg_catalog.>) $2::pg_catalog.int4::pg_catalog.int8) as unmarked, \
 case when exists (select from m where m.ttl operator(pg_catalog.=) 2::pg_catalog.int8) \
 then pg_catalog.pg_advisory_unlock(2, 1) end as left_gate";
 

@@ -148,7 +148,7 @@ impl Session {
             client.prepare_typed(sql::BATCH_FENCED, &keys),
             client.prepare_typed(sql::RESERVE, &room),
             client.prepare_typed(sql::UNRESERVE, &[Type::INT4, Type::INT4]),
-            client.prepare_typed(sql::GIVE_BACK, &[Type::INT8_ARRAY]),
+            client.prepare_typed(sql::GIVE_BACK, &[Type::INT8_ARRAY, Type::INT4]),
         )
         .map_err(prepare_failed)?;
         if !row.try_get::<_, bool>("marked").map_err(prepare_failed)? {
@@ -204,10 +204,15 @@ impl Session {
         self.client().query_one(&batch.unreserve, &[&keeps, &has]).await.map(drop)
     }
 
-    /// After a batch that failed in the middle: gives back those of its keys that the session has; which those were, and if that was so
-    /// to the end.
-    pub(crate) async fn give_back(&self, batch: &Batch, ids: &[i64]) -> Result<Vec<Option<bool>>, DriverError> {
-        self.client().query_one(&batch.give_back, &[&ids]).await?.try_get("unlocked")
+    /// After a statement that failed in the middle: gives back those of its keys that the session has; which those were, and if that was
+    /// so to the end. Where the blocks are given that it is to have, also the marks of others.
+    pub(crate) async fn give_back(
+        &self,
+        batch: &Batch,
+        ids: &[i64],
+        blocks: Option<i32>,
+    ) -> Result<Vec<Option<bool>>, DriverError> {
+        self.client().query_one(&batch.give_back, &[&ids, &blocks]).await?.try_get("unlocked")
     }
 }
 

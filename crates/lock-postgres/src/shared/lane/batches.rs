@@ -68,9 +68,14 @@ struct Sent {
 pub(super) enum What {
     Batch,
     /// Places in the server's table of locks.
-    Room,
-    /// Gives back what a batch that failed may have left.
-    GiveBack(Arc<DriverError>),
+    Reserve,
+    Unreserve,
+    /// Gives back what one of these that failed may have left.
+    GiveBack {
+        error: Arc<DriverError>,
+        /// Marks of places as well.
+        places: bool,
+    },
 }
 
 pub(super) enum Answer {
@@ -223,21 +228,23 @@ impl Work {
                 self.room_answered(&places);
                 Ok(())
             }
-            (Ok(Answer::Tidied), _) => Ok(()),
-            (Ok(Answer::GivenBack(given_back)), What::GiveBack(error)) => {
+            (Ok(Answer::Tidied), _) => {
+                self.room.settled();
+                Ok(())
+            }
+            (Ok(Answer::GivenBack(given_back)), What::GiveBack { error, places }) => {
+                if places {
+                    self.room.settled();
+                }
                 self.given_back((unlocks, asks), given_back, &error);
                 Ok(())
             }
             (Err(error), What::Batch) if error::leaves_session(&error) => {
-                self.give_back((unlocks, asks), Arc::new(error), cx);
+                self.give_back((unlocks, asks), None, Arc::new(error), cx);
                 Ok(())
             }
-            (Err(error), What::Room) if error::leaves_session(&error) => {
-                self.room.reserved(0);
-                let error = Arc::new(error);
-                self.refuse_beyond_room(|| error::shared(&error, "take the lock"));
-                // It may have left us in the gate.
-                self.give_back(Default::default(), error, cx);
+            (Err(error), what @ (What::Reserve | What::Unreserve)) if error::leaves_session(&error) => {
+                self.room_failed(&what, error, cx);
                 Ok(())
             }
             (Err(error), _) => {
@@ -245,7 +252,7 @@ impl Work {
                 self.batches.unanswered = asks;
                 Err(loss_by(error))
             }
-            (Ok(Answer::GivenBack(_)), What::Batch | What::Room) => Ok(()),
+            (Ok(Answer::GivenBack(_)), What::Batch | What::Reserve | What::Unreserve) => Ok(()),
         }
     }
 
@@ -334,13 +341,19 @@ impl Work {
         }
     }
 
-    /// A batch failed in the middle: what it had done stays.
-    fn give_back(&mut self, (unlocks, asks): (Unlocks, Asks), error: Arc<DriverError>, cx: &mut Context<'_>) {
+    /// A statement failed in the middle: what it had done stays. With the blocks that we have, those that we do not go back too.
+    pub(super) fn give_back(
+        &mut self,
+        (unlocks, asks): (Unlocks, Asks),
+        blocks: Option<i32>,
+        error: Arc<DriverError>,
+        cx: &mut Context<'_>,
+    ) {
         let given = unlocks.iter().map(|unlock| unlock.ticket.0);
         let ids: Vec<_> = given.chain(asks.iter().map(|lock| lock.claim.id)).collect();
         let (session, batch) = (Arc::clone(&self.session), Arc::clone(&self.batch));
-        let asking = async move { session.give_back(&batch, &ids).await.map(Answer::GivenBack) };
-        let what = What::GiveBack(error);
+        let asking = async move { session.give_back(&batch, &ids, blocks).await.map(Answer::GivenBack) };
+        let what = What::GiveBack { error, places: blocks.is_some() };
         self.batches.send((self.core.clock.now(), what), (unlocks, asks), asking, cx);
     }
 

@@ -12,7 +12,10 @@ use super::{
     batches::{Answer, OTHER, What},
     work::Work,
 };
-use crate::session::{LockTable, Places};
+use crate::{
+    error,
+    session::{DriverError, LockTable, Places},
+};
 
 impl Work {
     /// Keys that the session has, or will have if it gets all that is under way.
@@ -30,7 +33,7 @@ impl Work {
         self.write_left = self.write_left.saturating_sub(OTHER);
         let (session, batch, table) = (Arc::clone(&self.session), Arc::clone(&self.batch), self.room.table);
         let asking = async move { session.reserve(&batch, &table, wanted).await.map(Answer::Places) };
-        self.batches.send((now, What::Room), Default::default(), asking, cx);
+        self.batches.send((now, What::Reserve), Default::default(), asking, cx);
         true
     }
 
@@ -73,8 +76,17 @@ impl Work {
             let (session, batch) = (Arc::clone(&self.session), Arc::clone(&self.batch));
             self.write_left = self.write_left.saturating_sub(OTHER);
             let asking = async move { session.unreserve(&batch, keeps, has).await.map(|()| Answer::Tidied) };
-            self.batches.send((now, What::Room), Default::default(), asking, cx);
+            self.batches.send((now, What::Unreserve), Default::default(), asking, cx);
         }
+    }
+
+    /// It was refused midway: which marks it made or took back is not known, nor whether it left us in the gate.
+    pub(super) fn room_failed(&mut self, what: &What, error: DriverError, cx: &mut Context<'_>) {
+        let error = Arc::new(error);
+        if matches!(what, What::Reserve) {
+            self.refuse_beyond_room(|| error::shared(&error, "take the lock"));
+        }
+        self.give_back(Default::default(), Some(self.room.blocks()), error, cx);
     }
 }
 

@@ -16,7 +16,7 @@ pub(super) struct Room {
     blocks: i32,
     /// The most keys that were owned since it was last tidied.
     peak: usize,
-    /// An answer is awaited.
+    /// Blocks are being reserved or given back: until it is known what came of that nothing else is.
     is_asked: bool,
     /// Until when nothing is asked behind the gate.
     opens: Option<Instant>,
@@ -67,7 +67,17 @@ impl Room {
     /// It got so many more blocks.
     pub(super) fn reserved(&mut self, blocks: i32) {
         self.blocks += blocks;
-        (self.is_asked, self.taken_since) = (false, None);
+        self.taken_since = None;
+        self.settled();
+    }
+
+    /// The server has for it those blocks that it knows of, and no others.
+    pub(super) fn settled(&mut self) {
+        self.is_asked = false;
+    }
+
+    pub(super) fn blocks(&self) -> i32 {
+        self.blocks
     }
 
     /// Somebody else was in the gate, for so long by now.
@@ -99,6 +109,7 @@ impl Room {
             return None;
         }
         self.blocks = keeps;
+        self.is_asked = true;
         Some((keeps, has))
     }
 }
@@ -147,8 +158,21 @@ mod tests {
         room.reserved(4);
         room.used(14 + 63 + 1);
         assert_eq!(room.tidy(3), Some((2, 4)));
+        room.settled();
         assert_eq!(room.left(0), 14 + 2 * 63);
         assert_eq!(room.tidy(0), Some((0, 2)));
+        room.settled();
+        assert_eq!(room.tidy(0), None);
+    }
+
+    #[test]
+    fn nothing_is_asked_for_while_blocks_go_back_which_may_fail_midway() {
+        let mut room = room();
+        room.reserved(2);
+        assert_eq!(room.tidy(0), Some((0, 2)));
+        assert_eq!(room.ask(100), None);
+        room.settled();
+        assert_eq!(room.ask(100), Some((0, 2)));
         assert_eq!(room.tidy(0), None);
     }
 }
