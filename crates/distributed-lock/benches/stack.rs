@@ -1,9 +1,10 @@
 //! What the wrappers add to an acquire and its release, as a share of one round trip to PostgreSQL of the same run.
 //!
-//! They stand around a locker that grants at once. Client and server share one CPU, so that a round trip has one price. The kinds
-//! take turns within a round, and each figure is the median of the rounds in which the machine did not stall. First nobody listens, which
-//! is what the limit is for; then a recorder of metrics and a subscriber that formats every span do. Prints one JSON line last. Exits 1 if
-//! the share is over its limit, 2 if called wrongly, 3 if too many rounds are void, 4 without a server.
+//! They stand around a locker that grants at once. The kinds take turns within a round, and each figure is the median of the rounds in
+//! which the machine did not stall. Client and server run where the system places them, as those of a service do, over a unix socket;
+//! that is judged. Beside it stands the same with both on one CPU, where a round trip is as short as it can be. Nobody listens; then, for
+//! the figures that are told, a recorder of metrics and a subscriber that formats every span do. Prints one JSON line last. Exits 1 if the
+//! share is over its limit, 2 if called wrongly, 3 if too many rounds are void, 4 without a server.
 
 use std::{error::Error, fmt, process::ExitCode, sync::Arc, time::Duration};
 
@@ -12,10 +13,11 @@ use distributed_lock::{
     AcquireOptions, Attempt, Backend, BackendId, Capabilities, Clock, Expiry, Guarantees, Instrumented, LockGuard,
     LockKey, Locker, Reach, Release, Result, SystemClock, Ttl,
     backend::{HoldRecord, LockHandle},
+    breaker::{BreakerConfig, CircuitBreaker},
 };
 use lock_testkit::{
     Cluster, RoundTrip, StallProbe,
-    bench::{self, median},
+    bench::{self, median, on_one_cpu},
 };
 use metrics_util::debugging::DebuggingRecorder;
 use tokio::time::Instant;
@@ -35,34 +37,41 @@ const LIMIT: f64 = 0.05;
 type Failure = Box<dyn Error>;
 
 fn main() -> ExitCode {
-    bench::run("distributed-lock", "stack", measure)
+    bench::run("distributed-lock", "stack", || {
+        let [quiet, told] = measure(&Cluster::start()?, [ROUNDS, ROUNDS_TOLD])?;
+        // The server's processes inherit the CPU.
+        let [pinned, _] = on_one_cpu(|| measure(&Cluster::start()?, [ROUNDS, 0]))??;
+        verdict(&quiet, &told, &pinned)
+    })
 }
 
-/// The wrappers under measurement, as a service would have them. A further one goes inside `Instrumented`.
-fn stack(inner: AtOnce) -> impl Locker {
-    Instrumented::new(inner)
+/// The wrappers under measurement, as a service would have them.
+fn stack(inner: AtOnce) -> Result<impl Locker> {
+    Ok(Instrumented::new(CircuitBreaker::new(inner, BreakerConfig::new())?))
 }
 
+/// With nobody listening, then with somebody.
 #[tokio::main(flavor = "current_thread")]
-async fn measure(cluster: &Cluster) -> Result<ExitCode, Failure> {
+async fn measure(cluster: &Cluster, [quiet, told]: [usize; 2]) -> Result<[Samples; 2], Failure> {
     let bench = Bench {
         probe: StallProbe::start()?,
         trip: RoundTrip::connect(&cluster.admin_config("postgres")).await?,
         bare: AtOnce::new(),
-        stack: stack(AtOnce::new()),
+        stack: stack(AtOnce::new())?,
         key: LockKey::new("stack")?,
         options: AcquireOptions::new(Ttl::new(Duration::from_secs(30))?),
     };
-    let quiet = bench.rounds(ROUNDS).await?;
-    let told = {
-        let recorder = DebuggingRecorder::new();
-        let _recorder = metrics::set_default_local_recorder(&recorder);
-        let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(std::io::sink);
-        let events = tracing_subscriber::fmt::format::FmtSpan::NEW | tracing_subscriber::fmt::format::FmtSpan::CLOSE;
-        let _subscriber = tracing::subscriber::set_default(subscriber.with_span_events(events).finish());
-        bench.rounds(ROUNDS_TOLD).await?
-    };
-    let figures = Figures { quiet: quiet.medians(), told: told.medians() };
+    let quiet = bench.rounds(quiet).await?;
+    let recorder = DebuggingRecorder::new();
+    let _recorder = metrics::set_default_local_recorder(&recorder);
+    let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(std::io::sink);
+    let events = tracing_subscriber::fmt::format::FmtSpan::NEW | tracing_subscriber::fmt::format::FmtSpan::CLOSE;
+    let _subscriber = tracing::subscriber::set_default(subscriber.with_span_events(events).finish());
+    Ok([quiet, bench.rounds(told).await?])
+}
+
+fn verdict(quiet: &Samples, told: &Samples, pinned: &Samples) -> Result<ExitCode, Failure> {
+    let figures = Figures { quiet: quiet.medians(), told: told.medians(), pinned: pinned.medians() };
     if quiet.void * 10 > ROUNDS {
         let void = quiet.void;
         eprintln!(
@@ -170,18 +179,25 @@ impl Medians {
 struct Figures {
     quiet: Medians,
     told: Medians,
+    pinned: Medians,
 }
 
 impl fmt::Display for Figures {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { quiet, told } = self;
+        let Self { quiet, told, pinned } = self;
         write!(
             f,
             r#"{{"round_trip_ns":{:.0},"pair_bare_ns":{:.0},"pair_ns":{:.0},"#,
             quiet.trip, quiet.bare, quiet.stack
         )?;
         write!(f, r#""overhead_ns":{:.0},"share":{:.4},"#, quiet.overhead(), quiet.share())?;
-        write!(f, r#""told_overhead_ns":{:.0},"told_share":{:.4}}}"#, told.overhead(), told.share())
+        write!(f, r#""told_overhead_ns":{:.0},"told_share":{:.4},"#, told.overhead(), told.share())?;
+        let (trip, overhead) = (pinned.trip, pinned.overhead());
+        write!(
+            f,
+            r#""pinned_round_trip_ns":{trip:.0},"pinned_overhead_ns":{overhead:.0},"pinned_share":{:.4}}}"#,
+            pinned.share()
+        )
     }
 }
 

@@ -11,7 +11,7 @@ use distributed_lock::{AcquireOptions, Attempt, Backend, Fencing, LockKey, Locke
 use lock_postgres::PostgresLocker;
 use lock_testkit::{
     Cluster, Proxy, StallProbe,
-    bench::{self, median},
+    bench::{self, median, on_one_cpu},
 };
 use tokio::time::Instant;
 use tokio_postgres::{Client, NoTls, Statement};
@@ -29,7 +29,7 @@ const LIMIT_FENCED: f64 = 2.0;
 type Failure = Box<dyn Error>;
 
 fn main() -> ExitCode {
-    bench::run("lock-postgres", "floor", measure)
+    bench::run("lock-postgres", "floor", || on_one_cpu(|| measure(&Cluster::start()?))?)
 }
 
 #[tokio::main(flavor = "current_thread")]

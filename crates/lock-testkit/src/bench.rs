@@ -4,27 +4,21 @@ use std::{error::Error, io, process::ExitCode};
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-use crate::postgres::{Cluster, StartError};
+use crate::postgres::StartError;
 
-/// The `main` of a bench of `cargo bench -p PACKAGE --bench NAME` that measures beside one server. All of it shares one CPU, so that a
-/// round trip has one price.
+/// The `main` of a bench of `cargo bench -p PACKAGE --bench NAME` that needs a server.
 ///
 /// Exits 2 if it was called with arguments, 4 without a server, 1 if anything fails; else as `measure` says.
-pub fn run(package: &str, name: &str, measure: impl FnOnce(&Cluster) -> Result<ExitCode, Box<dyn Error>>) -> ExitCode {
+pub fn run(package: &str, name: &str, measure: impl FnOnce() -> Result<ExitCode, Box<dyn Error>>) -> ExitCode {
     // Cargo adds the one argument.
     if std::env::args().skip(1).any(|argument| argument != "--bench") {
         eprintln!("usage: cargo bench -p {package} --bench {name}");
         return ExitCode::from(2);
     }
-    let failed = |error: &dyn Error, code: u8| {
+    measure().unwrap_or_else(|error| {
         eprintln!("{name}: {error}");
-        ExitCode::from(code)
-    };
-    let measured = on_one_cpu(|| match Cluster::start() {
-        Ok(cluster) => measure(&cluster).unwrap_or_else(|error| failed(&*error, 1)),
-        Err(error) => failed(&error, if matches!(error, StartError::Missing(_)) { 4 } else { 1 }),
-    });
-    measured.unwrap_or_else(|error| failed(&error, 1))
+        ExitCode::from(if matches!(error.downcast_ref(), Some(StartError::Missing(_))) { 4 } else { 1 })
+    })
 }
 
 /// Does it on the last CPU that this thread may use, and gives back the others. Threads and processes that it starts stay there.

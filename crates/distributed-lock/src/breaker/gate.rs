@@ -5,7 +5,7 @@ use std::{
     hash::{BuildHasher, RandomState},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Instant,
 };
@@ -30,8 +30,13 @@ pub(super) struct Gate {
     name: String,
     clock: Box<dyn Clock>,
     inside: Mutex<Inside>,
+    /// The machine's generation while answers count for something, else [`NONE`]: asked at the start of every release. Changed under the
+    /// lock.
+    observing: AtomicU64,
     states: watch::Sender<BreakerState>,
 }
+
+const NONE: u64 = u64::MAX;
 
 #[derive(Debug)]
 struct Inside {
@@ -52,8 +57,9 @@ impl Gate {
     pub(super) fn new(name: String, config: BreakerConfig, clock: impl Clock) -> Self {
         let seed = RandomState::new().hash_one(());
         let machine = Machine::new(config, seed, clock.now());
+        let observing = AtomicU64::new(machine.observing().map_or(NONE, Generation::number));
         let inside = Mutex::new(Inside { machine, telemetry: Telemetry::OFF });
-        Self { name, clock: Box::new(clock), inside, states: watch::Sender::new(BreakerState::Closed) }
+        Self { name, clock: Box::new(clock), inside, observing, states: watch::Sender::new(BreakerState::Closed) }
     }
 
     pub(super) fn now(&self) -> Instant {
@@ -82,14 +88,15 @@ impl Gate {
         self.inside.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn with<T>(&self, input: impl FnOnce(&mut Machine, Instant) -> T) -> T {
+    fn with<T>(&self, input: impl FnOnce(&mut Machine, &dyn Fn() -> Instant) -> T) -> T {
         let mut inside = self.inside();
-        // Read under the lock, so that the machine sees no time go back.
-        let output = input(&mut inside.machine, self.clock.now());
+        // Read under the lock, so that the machine sees no time go back, and only if it asks.
+        let output = input(&mut inside.machine, &|| self.clock.now());
         let change = inside.machine.take_change();
         if change.is_some() {
             // Under the lock, so that changes are seen in their order.
             let state = inside.machine.state();
+            self.observing.store(inside.machine.observing().map_or(NONE, Generation::number), Ordering::Release);
             self.states.send_replace(state);
             measured::change(&inside.telemetry, state);
         }
@@ -108,11 +115,8 @@ impl Gate {
         let ping = |generation| Ping { gate: Arc::clone(self), generation, well: None };
         match self.with(Machine::admit) {
             Admission::Pass { generation, ping: due } => {
-                let permit = Permit {
-                    observer: self.observer(generation),
-                    asked: Asked::new(),
-                    settled: AtomicBool::new(false),
-                };
+                let permit =
+                    Permit { gate: Arc::clone(self), generation, asked: Asked::new(), settled: AtomicBool::new(false) };
                 Ok(Admitted::Pass(permit, due.then(|| ping(generation))))
             }
             Admission::Probe { generation } => Ok(Admitted::Probe(ping(generation))),
@@ -127,33 +131,21 @@ impl Gate {
     }
 
     /// To be had before a call that is not gated; none where its answer will count for nothing.
-    pub(super) fn observe(self: &Arc<Self>) -> Option<Observer> {
-        let observing = self.inside().machine.observing();
-        observing.map(|generation| self.observer(generation))
+    pub(super) fn observe(&self) -> Option<Generation> {
+        Some(self.observing.load(Ordering::Acquire)).filter(|number| *number != NONE).map(Generation::from_number)
     }
 
-    fn observer(self: &Arc<Self>, generation: Generation) -> Observer {
-        Observer { gate: Arc::clone(self), generation }
-    }
-}
-
-/// Tells how a call went that began in this generation.
-#[derive(Debug)]
-pub(super) struct Observer {
-    gate: Arc<Gate>,
-    generation: Generation,
-}
-
-impl Observer {
-    pub(super) fn tell(&self, outcome: Outcome) {
-        self.gate.with(|machine, now| machine.settle(self.generation, outcome, now));
+    /// How a call went that began in this generation.
+    pub(super) fn tell(&self, generation: Generation, outcome: Outcome) {
+        self.with(|machine, now| machine.settle(generation, outcome, now()));
     }
 }
 
 /// A call that was let in. Counts once: by its outcome, or as dropped.
 #[derive(Debug)]
 pub(super) struct Permit {
-    observer: Observer,
+    gate: Arc<Gate>,
+    generation: Generation,
     asked: Arc<Asked>,
     settled: AtomicBool,
 }
@@ -172,14 +164,14 @@ impl Permit {
     pub(super) fn settle(&self, outcome: Outcome) -> bool {
         let first = !self.settled.swap(true, Ordering::Relaxed);
         if first {
-            self.observer.tell(outcome);
+            self.tell(outcome);
         }
         first
     }
 
-    /// For what comes after it was settled.
-    pub(super) fn observer(&self) -> &Observer {
-        &self.observer
+    /// What comes after it was settled.
+    pub(super) fn tell(&self, outcome: Outcome) {
+        self.gate.tell(self.generation, outcome);
     }
 }
 
@@ -205,6 +197,6 @@ impl Ping {
 
 impl Drop for Ping {
     fn drop(&mut self) {
-        self.gate.with(|machine, now| machine.pinged(self.generation, self.well, now));
+        self.gate.with(|machine, now| machine.pinged(self.generation, self.well, now()));
     }
 }

@@ -19,6 +19,16 @@ mod tests;
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct Generation(u64);
 
+impl Generation {
+    pub(super) const fn number(self) -> u64 {
+        self.0
+    }
+
+    pub(super) const fn from_number(number: u64) -> Self {
+        Self(number)
+    }
+}
+
 /// What becomes of a call that wants to ask the store.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Admission {
@@ -108,8 +118,14 @@ impl Machine {
         matches!(self.mode, Mode::Closed { .. }).then_some(self.generation)
     }
 
-    /// Somebody wants to ask the store.
-    pub(super) fn admit(&mut self, now: Instant) -> Admission {
+    /// Somebody wants to ask the store. What time it is needs not be known while all goes well.
+    pub(super) fn admit(&mut self, now: &dyn Fn() -> Instant) -> Admission {
+        if let Mode::Closed { window, .. } = &self.mode
+            && !window.has_silent()
+        {
+            return Admission::Pass { generation: self.generation, ping: false };
+        }
+        let now = now();
         match &self.mode {
             Mode::Closed { window, heard, .. } => {
                 let quiet = heard.is_none_or(|heard| now.saturating_duration_since(heard) >= WINDOW / 2);

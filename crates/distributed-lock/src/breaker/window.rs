@@ -48,6 +48,11 @@ impl Window {
         &mut second.tally
     }
 
+    /// Whether any call at all ended without an answer, within the window or before it.
+    pub(super) fn has_silent(&self) -> bool {
+        self.seconds.iter().any(|second| second.tally.silent > 0)
+    }
+
     pub(super) fn tally(&self, now: Instant) -> Tally {
         let number = self.number(now);
         let recent = |second: &&Second| number - number.min(second.number) < SECONDS as u64;

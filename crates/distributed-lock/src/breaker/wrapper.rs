@@ -62,10 +62,10 @@ impl<L: Backend> CircuitBreaker<L> {
 
     /// Makes a call that is not gated, and tells how it went unless it is dropped.
     async fn observed<T>(&self, call: impl Future<Output = Result<T>>) -> Result<T> {
-        let observer = self.gate.observe();
+        let generation = self.gate.observe();
         let result = call.await;
-        if let Some(observer) = observer {
-            observer.tell(Outcome::of_call(&result));
+        if let Some(generation) = generation {
+            self.gate.tell(generation, Outcome::of_call(&result));
         }
         result
     }
@@ -133,7 +133,7 @@ impl<L: ScopedLocker> ScopedLocker for CircuitBreaker<L> {
         if !permit.settle(Outcome::of_attempt(&ran, permit.is_answered()))
             && let Err(error) = &ran
         {
-            permit.observer().tell(Outcome::of_error(error, false));
+            permit.tell(Outcome::of_error(error, false));
         }
         ran
     }
@@ -167,19 +167,19 @@ struct ObservedHandle {
 #[async_trait]
 impl LockHandle for ObservedHandle {
     async fn renew(&mut self, ttl: Ttl) -> Result<()> {
-        let observer = self.gate.observe();
+        let generation = self.gate.observe();
         let renewed = self.inner.renew(ttl).await;
-        if let Some(observer) = observer {
-            observer.tell(Outcome::of_call(&renewed));
+        if let Some(generation) = generation {
+            self.gate.tell(generation, Outcome::of_call(&renewed));
         }
         renewed
     }
 
     async fn release(&mut self) -> Result<Release> {
-        let observer = self.gate.observe();
+        let generation = self.gate.observe();
         let released = self.inner.release().await;
-        if let Some(observer) = observer {
-            observer.tell(Outcome::of_release(&released));
+        if let Some(generation) = generation {
+            self.gate.tell(generation, Outcome::of_release(&released));
         }
         released
     }

@@ -35,14 +35,14 @@ fn start() -> Instant {
 }
 
 fn pass(machine: &mut Machine, now: Instant) -> Generation {
-    match machine.admit(now) {
+    match machine.admit(&|| now) {
         Admission::Pass { generation, .. } => generation,
         other => panic!("not let in: {other:?}"),
     }
 }
 
 fn probe(machine: &mut Machine, now: Instant) -> Generation {
-    match machine.admit(now) {
+    match machine.admit(&|| now) {
         Admission::Probe { generation } => generation,
         other => panic!("no probe: {other:?}"),
     }

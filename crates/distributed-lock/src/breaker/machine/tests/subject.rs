@@ -64,7 +64,7 @@ impl Subject {
         if self.is(Defect::LetsManyProbe) {
             self.machine.ping_until = None;
         }
-        self.machine.admit(now)
+        self.machine.admit(&|| now)
     }
 
     pub(super) fn settle(&mut self, generation: Generation, outcome: Outcome, now: Instant) {

@@ -73,7 +73,7 @@ fn machine_at(at: At) -> (Machine, Instant, Generation) {
         At::Quiet => machine.settle(generation, Outcome::Silent, now),
         At::Pinging => {
             machine.settle(generation, Outcome::Silent, now);
-            assert!(matches!(machine.admit(now), Admission::Pass { ping: true, .. }));
+            assert!(matches!(machine.admit(&|| now), Admission::Pass { ping: true, .. }));
         }
         At::Opened => drop(open(&mut machine, now)),
         At::Due | At::Probing | At::ProbeGone => {
@@ -122,7 +122,7 @@ fn every_state_meets_every_input_as_the_table_says() {
             let (generation, before) = (machine.generation, machine.state());
             let tag = |late| if late { old } else { generation };
             match input {
-                Input::Admit => drop(machine.admit(now)),
+                Input::Admit => drop(machine.admit(&|| now)),
                 Input::Settle { outcome, late } => machine.settle(tag(late), OUTCOMES[outcome], now),
                 Input::Pinged { well, late } => machine.pinged(tag(late), well, now),
             }
@@ -142,7 +142,7 @@ fn calls_are_let_in_while_closed_refused_while_open_and_one_of_them_probes_after
     for at in PLACES {
         let (mut machine, now, _) = machine_at(at);
         let pinged_before = machine.ping_until.is_some();
-        let (admission, refused) = (machine.admit(now), machine.counts().refused);
+        let (admission, refused) = (machine.admit(&|| now), machine.counts().refused);
         let fits = match at {
             At::Well | At::Edge | At::Pinging => matches!(admission, Admission::Pass { ping: false, .. }),
             At::Quiet => matches!(admission, Admission::Pass { ping: true, .. }),
@@ -155,7 +155,7 @@ fn calls_are_let_in_while_closed_refused_while_open_and_one_of_them_probes_after
         assert!(fits, "{at:?}: {admission:?}");
         assert_eq!(refused, u64::from(matches!(admission, Admission::Refused { .. })), "{at:?}");
         // Whoever comes next begins no second ping.
-        let second = machine.admit(now);
+        let second = machine.admit(&|| now);
         let pinging =
             pinged_before || matches!(admission, Admission::Probe { .. } | Admission::Pass { ping: true, .. });
         let begins = matches!(second, Admission::Probe { .. } | Admission::Pass { ping: true, .. });
@@ -170,7 +170,7 @@ fn a_ping_of_before_holds_the_probe_up_and_says_nothing() {
     let before = machine.generation;
     machine.settle(before, Outcome::Failure, now);
     let due = now + opened(&mut machine);
-    assert_eq!(machine.admit(due), Admission::Refused { retry_after: secs(2) - due.duration_since(now) });
+    assert_eq!(machine.admit(&|| due), Admission::Refused { retry_after: secs(2) - due.duration_since(now) });
     assert_eq!(machine.state(), Open);
     machine.pinged(before, Some(true), due);
     assert_eq!(machine.state(), Open);

@@ -87,17 +87,17 @@ fn a_ping_that_is_answered_keeps_silence_from_being_a_failure() {
     let mut machine = Machine::new(config(), 1, now);
     let generation = pass(&mut machine, now);
     machine.settle(generation, Outcome::Silent, now);
-    assert!(matches!(machine.admit(now), Admission::Pass { ping: true, .. }));
+    assert!(matches!(machine.admit(&|| now), Admission::Pass { ping: true, .. }));
     machine.pinged(generation, Some(true), now);
     for step in 1..20 {
         let at = now + ms(200 * step);
-        assert!(matches!(machine.admit(at), Admission::Pass { ping: false, .. }), "{step}");
+        assert!(matches!(machine.admit(&|| at), Admission::Pass { ping: false, .. }), "{step}");
         machine.settle(generation, Outcome::Silent, at);
     }
     assert_eq!(machine.state(), BreakerState::Closed);
     // The next one is due when nothing was heard for half the window, long before the silence would count.
-    assert!(matches!(machine.admit(now + ms(4_999)), Admission::Pass { ping: false, .. }));
-    assert!(matches!(machine.admit(now + secs(5)), Admission::Pass { ping: true, .. }));
+    assert!(matches!(machine.admit(&|| now + ms(4_999)), Admission::Pass { ping: false, .. }));
+    assert!(matches!(machine.admit(&|| now + secs(5)), Admission::Pass { ping: true, .. }));
 }
 
 #[test]
@@ -106,7 +106,7 @@ fn no_ping_goes_out_while_calls_are_answered() {
     let mut machine = Machine::new(config(), 1, now);
     for step in 0..100 {
         let at = now + ms(300 * step);
-        assert!(matches!(machine.admit(at), Admission::Pass { ping: false, .. }));
+        assert!(matches!(machine.admit(&|| at), Admission::Pass { ping: false, .. }));
         machine.settle(machine.generation, Outcome::Answered, at);
     }
 }
@@ -172,7 +172,7 @@ fn every_change_and_every_refusal_is_counted() {
     let mut machine = Machine::new(config(), 1, now);
     now += open(&mut machine, now) / 2;
     for _ in 0..3 {
-        assert!(matches!(machine.admit(now), Admission::Refused { .. }));
+        assert!(matches!(machine.admit(&|| now), Admission::Refused { .. }));
     }
     now += secs(1);
     let generation = probe(&mut machine, now);
