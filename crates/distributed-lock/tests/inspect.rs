@@ -77,6 +77,31 @@ async fn holder_and_waiters_are_seen_by_every_locker_of_the_store_in_queue_order
 }
 
 #[tokio::test(start_paused = true)]
+async fn holder_and_waiter_are_called_by_the_names_of_their_lockers() {
+    let store = MemoryLocker::new();
+    let (billing, reports) = (store.peer().with_application_name("billing"), store.peer());
+    let guard = take(&billing).await;
+    let waiter = {
+        let reports = reports.peer().with_application_name("reports");
+        tokio::spawn(async move { reports.acquire("k", TTL).await })
+    };
+    bounded(async {
+        while store.waiters(&key()).await.unwrap().is_empty() {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+    assert_eq!(holder(&store).await.application_name.as_deref(), Some("billing"));
+    assert_eq!(store.waiters(&key()).await.unwrap()[0].application_name.as_deref(), Some("reports"));
+    drop(guard);
+    let guard = bounded(waiter).await.unwrap().unwrap();
+    assert_eq!(holder(&store).await.application_name.as_deref(), Some("reports"));
+    drop(guard);
+    let _guard = take(&reports).await;
+    assert_eq!(holder(&store).await.application_name, None, "a peer has no name of its own accord");
+}
+
+#[tokio::test(start_paused = true)]
 async fn hold_past_its_ttl_is_no_holder() {
     let locker = MemoryLocker::new();
     let _lapsed = take(&locker).await;

@@ -31,6 +31,7 @@ fn main() {
         trial("contended_scoped_call_is_counted_once_with_its_body_apart", contended_scoped_call),
         trial("wait_for_a_connection_is_counted_though_it_ends_well", wait_for_a_connection),
         trial("long_wait_names_the_holders_application_and_backend", explained),
+        trial("long_wait_for_a_connection_says_that_none_was_free", explained_saturation),
         trial("canary_password_is_in_no_metric_span_line_or_error", canary_password),
     ];
     trials.extend(shared::trials());
@@ -170,6 +171,25 @@ async fn explained(server: Server) {
     assert!(line.contains(r#"for "orders": "billing" "#), "{line}");
     assert!(line.contains(&format!("session {backend}")), "{line} has not the backend {backend}");
     assert!(line.contains("1 in the queue") && line.contains("holder.held_for="), "{line}");
+    assert!(line.contains("saturated=false") && !line.contains("no connection"), "{line}");
+}
+
+async fn explained_saturation(server: Server) {
+    let (traced, _subscriber) = Traced::start();
+    let exported = Exported::new();
+    let config = server.config().with_pool_size(1).with_conn_wait_forever();
+    let locker = instrumented(PostgresLocker::new(&config).unwrap(), &exported).explaining_waits(ms(50));
+    let guard = locker.acquire("a", Ttl::UNTIL_RELEASED).await.unwrap();
+    let release = async {
+        until(&exported, "lock.wait.explanations[{call}]{lock.backend=Postgres,lock.outcome=told} 1").await;
+        guard.release().await.unwrap().exclusive().unwrap();
+    };
+    let (got, ()) = tokio::join!(locker.acquire("b", Ttl::UNTIL_RELEASED), release);
+    got.unwrap().release().await.unwrap().exclusive().unwrap();
+    let lines = traced.lines();
+    let line = lines.iter().find(|line| line.contains(r#"waiting for "#)).unwrap();
+    let told = r#"for "b", which nobody holds just now; 0 in the queue, no connection was free"#;
+    assert!(line.contains(told) && line.contains("saturated=true"), "{line}");
 }
 
 /// Everything that can be seen of a locker with a password, from an answer to a refusal.

@@ -62,7 +62,8 @@ impl MemoryLocker {
         let key = key.try_into().map_err(Into::into)?;
         let options = AcquireOptions::new(Ttl::UNTIL_RELEASED);
         let (locker, faults) = (BackendId::fresh(), Arc::default());
-        let somebody = Grant { store: &self.store, locker, faults: &faults, key: &key, options: &options };
+        let somebody =
+            Grant { store: &self.store, locker, program: &None, faults: &faults, key: &key, options: &options };
         let looked = self.store.lock().look(&somebody, None);
         match looked {
             Look::Ours(guard) => Ok(guard),

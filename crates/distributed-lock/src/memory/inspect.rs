@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 
-use super::MemoryLocker;
+use super::{MemoryLocker, store::Program};
 use crate::{Holder, Inspect, InvalidInput, LockKey, Result, SessionId, Waiter};
 
 #[async_trait]
@@ -11,8 +11,9 @@ impl Inspect for MemoryLocker {
         self.reach().await?;
         let now = self.store.clock.now();
         let held = self.store.lock().holder(key, now);
-        let holder = held.map(|(token, since)| Holder {
+        let holder = held.map(|(token, program, since)| Holder {
             held_for: Some(now.saturating_duration_since(since)),
+            application_name: program.as_deref().map(str::to_owned),
             fencing_token: Some(token),
             process: Some(std::process::id()),
             ..Holder::new(SessionId::new(token.get().to_string()))
@@ -24,8 +25,9 @@ impl Inspect for MemoryLocker {
         self.reach().await?;
         let now = self.store.clock.now();
         let waiting = self.store.lock().waiters(key);
-        let waiter = |(number, since)| Waiter {
+        let waiter = |(number, program, since): (u64, Program, _)| Waiter {
             waiting_for: Some(now.saturating_duration_since(since)),
+            application_name: program.as_deref().map(str::to_owned),
             process: Some(std::process::id()),
             ..Waiter::new(SessionId::new(format!("waiter {number}")))
         };

@@ -15,7 +15,7 @@ mod inspect;
 mod store;
 
 use controls::Faults;
-use store::{Grant, Look, Place, Store};
+use store::{Grant, Look, Place, Program, Store};
 
 /// Locks in this process: first come, first served, with TTLs and fencing tokens. For tests, and for programs of one process.
 ///
@@ -29,6 +29,7 @@ use store::{Grant, Look, Place, Store};
 pub struct MemoryLocker {
     store: Arc<Store>,
     id: BackendId,
+    program: Program,
     faults: Arc<Faults>,
     closed: watch::Sender<bool>,
 }
@@ -78,8 +79,26 @@ impl MemoryLocker {
         Self::on(Arc::clone(&self.store))
     }
 
+    /// The same, called so by [`Inspect`](crate::Inspect), as other stores call it by the name of its program.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use distributed_lock::{Inspect, LockKey, LockerExt, MemoryLocker};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let billing = MemoryLocker::new().with_application_name("billing");
+    /// let _guard = billing.acquire("orders", Duration::from_secs(30)).await?;
+    /// let holders = billing.peer().holders(&LockKey::new("orders")?).await?;
+    /// assert_eq!(holders[0].application_name.as_deref(), Some("billing"));
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn with_application_name(mut self, name: impl Into<String>) -> Self {
+        self.program = Some(name.into().into());
+        self
+    }
+
     fn on(store: Arc<Store>) -> Self {
-        Self { store, id: BackendId::fresh(), faults: Arc::default(), closed: watch::Sender::new(false) }
+        Self { store, id: BackendId::fresh(), program: None, faults: Arc::default(), closed: watch::Sender::new(false) }
     }
 
     fn ensure_open(&self) -> Result<()> {
@@ -98,7 +117,7 @@ impl MemoryLocker {
     }
 
     fn grant<'a>(&'a self, key: &'a LockKey, options: &'a AcquireOptions) -> Grant<'a> {
-        Grant { store: &self.store, locker: self.id, faults: &self.faults, key, options }
+        Grant { store: &self.store, locker: self.id, program: &self.program, faults: &self.faults, key, options }
     }
 }
 
@@ -173,7 +192,7 @@ impl Locker for MemoryLocker {
             });
         }
         let mut closed = self.closed.subscribe();
-        let place = Place::queue(&self.store, key);
+        let place = Place::queue(&self.store, &self.program, key);
         loop {
             let free_at = match self.look(&grant, Some(&place))? {
                 Look::Ours(guard) => return Ok(Attempt::Acquired(guard)),

@@ -36,6 +36,7 @@ struct Slot {
 struct Held {
     token: FencingToken,
     locker: BackendId,
+    program: Program,
     since: Instant,
     expires: Option<Instant>,
     record: HoldRecord,
@@ -44,14 +45,19 @@ struct Held {
 /// One who waits.
 struct Ticket {
     number: u64,
+    program: Program,
     since: Instant,
     bell: Notify,
 }
+
+/// What the program of a locker calls itself.
+pub(super) type Program = Option<Arc<str>>;
 
 /// Who asks for what.
 pub(super) struct Grant<'a> {
     pub(super) store: &'a Arc<Store>,
     pub(super) locker: BackendId,
+    pub(super) program: &'a Program,
     pub(super) faults: &'a Arc<Faults>,
     pub(super) key: &'a LockKey,
     pub(super) options: &'a AcquireOptions,
@@ -87,11 +93,12 @@ pub(super) struct Place<'a> {
 }
 
 impl<'a> Place<'a> {
-    pub(super) fn queue(store: &'a Store, key: &'a LockKey) -> Self {
+    pub(super) fn queue(store: &'a Store, program: &Program, key: &'a LockKey) -> Self {
         let since = store.clock.now();
         let mut state = store.lock();
         state.last_ticket += 1;
-        let ticket = Arc::new(Ticket { number: state.last_ticket, since, bell: Notify::new() });
+        let ticket =
+            Arc::new(Ticket { number: state.last_ticket, program: program.clone(), since, bell: Notify::new() });
         state.slots.entry(key.clone()).or_default().queue.push_back(Arc::clone(&ticket));
         drop(state);
         Self { store, key, ticket }
@@ -151,7 +158,8 @@ impl State {
             record: record.clone(),
         };
         let guard = LockGuard::new(record.hold(), ttl, handle);
-        slot.held = Some(Held { token, locker: grant.locker, since: now, expires, record });
+        let program = grant.program.clone();
+        slot.held = Some(Held { token, locker: grant.locker, program, since: now, expires, record });
         Look::Ours(guard)
     }
 
@@ -183,15 +191,15 @@ impl State {
         self.slots.get(key)?.held.as_ref().filter(|held| !held.is_over(now))
     }
 
-    /// Its token, and when it was granted.
-    pub(super) fn holder(&self, key: &LockKey, now: Instant) -> Option<(FencingToken, Instant)> {
-        self.held(key, now).map(|held| (held.token, held.since))
+    /// Its token, its program, and when it was granted.
+    pub(super) fn holder(&self, key: &LockKey, now: Instant) -> Option<(FencingToken, Program, Instant)> {
+        self.held(key, now).map(|held| (held.token, held.program.clone(), held.since))
     }
 
-    /// The number and the start of each wait, first come first.
-    pub(super) fn waiters(&self, key: &LockKey) -> Vec<(u64, Instant)> {
+    /// The number, the program and the start of each wait, first come first.
+    pub(super) fn waiters(&self, key: &LockKey) -> Vec<(u64, Program, Instant)> {
         let queue = self.slots.get(key).map(|slot| slot.queue.iter());
-        queue.into_iter().flatten().map(|ticket| (ticket.number, ticket.since)).collect()
+        queue.into_iter().flatten().map(|ticket| (ticket.number, ticket.program.clone(), ticket.since)).collect()
     }
 
     /// Ends this grant, if it still has the key.

@@ -112,6 +112,11 @@ impl Call {
         self.heard.over.load(Relaxed)
     }
 
+    /// Whether it found no connection free, so far.
+    pub(super) fn is_saturated(&self) -> bool {
+        self.heard.saturated.load(Relaxed)
+    }
+
     /// The call to the inner locker: in the span, and with an ear for what it says.
     pub(super) fn hearing<'a, F: Future + 'a>(&self, asking: F) -> impl Future<Output = F::Output> + use<'a, F> {
         CALL.scope(Arc::clone(&self.heard), trace::within(&self.span, asking))

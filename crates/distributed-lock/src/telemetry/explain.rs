@@ -52,7 +52,9 @@ impl<L> Explain<L> {
             let outcome = match &seen {
                 _ if call.is_over() => None,
                 Ok((holders, queue)) => {
-                    trace::explained(call.span(), key, call.waited(), holders, *queue);
+                    let why =
+                        trace::Why { waited: call.waited(), holders, queue: *queue, saturated: call.is_saturated() };
+                    trace::explained(call.span(), key, &why);
                     Some("told")
                 }
                 Err(_) => Some("failed"),

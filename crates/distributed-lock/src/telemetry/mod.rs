@@ -46,4 +46,4 @@ pub(crate) mod words;
 pub use facade::describe;
 pub use locker::Instrumented;
 pub use sink::{One, Telemetry};
-pub use table::{Label, Metric, MetricKind, MetricRow};
+pub use table::{BUCKETS, Label, Metric, MetricKind, MetricRow};

@@ -7,13 +7,7 @@ use opentelemetry::{
     metrics::{Counter, Gauge, Histogram, Meter, UpDownCounter},
 };
 
-use super::{Metric, MetricKind, sink::Told};
-
-/// In seconds: a lock on a near server takes less than a millisecond, and a standby waits for hours.
-const BUCKETS: [f64; 19] = [
-    0.0001, 0.000_25, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0,
-    600.0, 3600.0,
-];
+use super::{BUCKETS, Metric, MetricKind, sink::Told};
 
 #[derive(Debug)]
 enum Instrument {

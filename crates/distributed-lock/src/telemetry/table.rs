@@ -50,6 +50,20 @@ pub struct MetricRow {
     pub help: &'static str,
 }
 
+/// Bounds for the buckets of every histogram, in seconds: a lock on a near server takes less than a millisecond, and a standby waits for
+/// hours. The meter of feature `otel` gets them by itself; an exporter of the facade `metrics` has to be told.
+///
+/// ```
+/// use distributed_lock::telemetry::BUCKETS;
+///
+/// // With the crate `metrics-exporter-prometheus`: PrometheusBuilder::new().set_buckets(&BUCKETS)?
+/// assert!(BUCKETS.is_sorted());
+/// ```
+pub const BUCKETS: [f64; 19] = [
+    0.0001, 0.000_25, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0,
+    600.0, 3600.0,
+];
+
 macro_rules! labels {
     ($($(#[$doc:meta])* $label:ident = $name:literal, $facade:literal;)+) => {
         /// What a metric is told apart by. Values are static, or the kind of a locker: never a lock's name.

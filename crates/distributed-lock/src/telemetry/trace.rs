@@ -5,8 +5,22 @@ pub(crate) use off::*;
 #[cfg(feature = "tracing")]
 pub(crate) use on::*;
 
+use std::time::Duration;
+
+use crate::Holder;
+
 /// Whether anything is told in this build.
 pub(crate) const ENABLED: bool = cfg!(feature = "tracing");
+
+/// What is known of a wait.
+#[derive(Debug)]
+pub(crate) struct Why<'a> {
+    pub(crate) waited: Duration,
+    pub(crate) holders: &'a [Holder],
+    pub(crate) queue: usize,
+    /// It may be a connection that it waits for, and not the lock.
+    pub(crate) saturated: bool,
+}
 
 #[cfg(feature = "tracing")]
 mod on {
@@ -15,7 +29,8 @@ mod on {
     pub(crate) use tracing::Span;
     use tracing::{Instrument, field::Empty, info, info_span, warn};
 
-    use crate::{Error, Hold, Holder, LockKey, Loss, Wait, telemetry::Telemetry};
+    use super::Why;
+    use crate::{Error, Hold, LockKey, Loss, Wait, telemetry::Telemetry};
 
     pub(crate) fn acquire(telemetry: &Telemetry, key: &LockKey, wait: Wait) -> Span {
         let (backend, class) = (telemetry.backend(), telemetry.class());
@@ -58,7 +73,9 @@ mod on {
     }
 
     /// The one line that says why somebody waits.
-    pub(crate) fn explained(span: &Span, key: &LockKey, waited: Duration, holders: &[Holder], queue: usize) {
+    pub(crate) fn explained(span: &Span, key: &LockKey, why: &Why<'_>) {
+        let &Why { waited, holders, queue, saturated } = why;
+        let connection = if saturated { ", no connection was free" } else { "" };
         span.in_scope(|| match holders.first() {
             Some(holder) => info!(
                 lock.key = ?key,
@@ -70,14 +87,16 @@ mod on {
                 holder.held_for = holder.held_for.map(tracing::field::debug),
                 holders = holders.len(),
                 queue,
-                "waiting for {waited:.1?} for {key:?}: {holder}; {queue} in the queue",
+                saturated,
+                "waiting for {waited:.1?} for {key:?}: {holder}; {queue} in the queue{connection}",
             ),
             None => info!(
                 lock.key = ?key,
                 waited = ?waited,
                 holders = 0,
                 queue,
-                "waiting for {waited:.1?} for {key:?}, which nobody holds just now; {queue} in the queue",
+                saturated,
+                "waiting for {waited:.1?} for {key:?}, which nobody holds just now; {queue} in the queue{connection}",
             ),
         });
     }
@@ -87,7 +106,8 @@ mod on {
 mod off {
     use std::{future::Future, time::Duration};
 
-    use crate::{Error, Hold, Holder, LockKey, Loss, Wait, telemetry::Telemetry};
+    use super::Why;
+    use crate::{Error, Hold, LockKey, Loss, Wait, telemetry::Telemetry};
 
     #[derive(Clone, Debug)]
     pub(crate) struct Span;
@@ -110,5 +130,5 @@ mod off {
     }
     pub(crate) const fn lost(_: &Span, _: &Hold, _: &Loss, _: Duration) {}
     pub(crate) const fn release_failed(_: &Span, _: &Error) {}
-    pub(crate) const fn explained(_: &Span, _: &LockKey, _: Duration, _: &[Holder], _: usize) {}
+    pub(crate) const fn explained(_: &Span, _: &LockKey, _: &Why<'_>) {}
 }
