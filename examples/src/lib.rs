@@ -1,8 +1,11 @@
-//! What the example programs share: the choice of a backend, a referee who watches the replicas, a shop and its client.
+//! What the example programs share: the choice of a backend, a referee who watches the replicas, a shop and its client, a tree of
+//! spans and a look at what was printed.
 
 mod client;
+pub mod observed;
 mod referee;
 pub mod shop;
+mod spans;
 
 use std::env;
 use std::sync::Arc;
@@ -12,6 +15,7 @@ use lock_postgres::{PostgresScopedLocker, PostgresSharedSession};
 
 pub use client::{Answer, request};
 pub use referee::{Event, Referee, Verdict};
+pub use spans::Spans;
 
 /// Lockers for that many replicas: on the PostgreSQL of `DATABASE_URL` with sessions of their own, else in memory over one store.
 ///
