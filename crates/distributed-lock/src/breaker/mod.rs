@@ -117,16 +117,28 @@ impl<L> CircuitBreaker<L> {
     ///
     /// ```
     /// use distributed_lock::{
-    ///     Instrumented, MemoryLocker,
+    ///     ErrorKind, Instrumented, LockerExt, MemoryLocker, Ttl,
     ///     breaker::{BreakerConfig, CircuitBreaker},
     ///     telemetry::Telemetry,
     /// };
+    /// use metrics_util::debugging::DebuggingRecorder;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let recorder = DebuggingRecorder::new(); // stands for the one of your program
+    /// let _installed = metrics::set_default_local_recorder(&recorder);
     ///
     /// let telemetry = Telemetry::new();
-    /// let breaker = CircuitBreaker::new(MemoryLocker::new(), BreakerConfig::new())?.with_telemetry(telemetry.clone());
+    /// let config = BreakerConfig::new().with_min_samples(1);
+    /// let breaker = CircuitBreaker::new(MemoryLocker::new(), config)?.with_telemetry(telemetry.clone());
     /// let locker = Instrumented::new(breaker).with_telemetry(telemetry);
-    /// assert_eq!(locker.to_string(), "Instrumented(CircuitBreaker(Memory))");
-    /// # Ok::<(), distributed_lock::InvalidInput>(())
+    /// locker.get_ref().get_ref().fail_next(ErrorKind::Unavailable); // the store falls sick
+    /// for _ in 0..2 {
+    ///     assert!(locker.try_acquire("orders", Ttl::UNTIL_RELEASED).await.is_err());
+    /// }
+    ///
+    /// let seen = recorder.snapshotter().snapshot().into_vec();
+    /// let names: Vec<_> = seen.iter().map(|(key, ..)| key.key().name()).collect();
+    /// assert!(names.contains(&"lock_breaker_transitions_total") && names.contains(&"lock_breaker_refusals_total"));
+    /// # Ok(()) }
     /// ```
     #[must_use]
     pub fn with_telemetry(self, telemetry: Telemetry) -> Self {

@@ -175,10 +175,21 @@ impl LeaseConfig {
     /// The same, telling its metrics to this. Default [`Telemetry::OFF`].
     ///
     /// ```
-    /// use distributed_lock::{lease::LeaseConfig, telemetry::Telemetry};
+    /// use std::sync::Arc;
+    /// use distributed_lock::{MemoryLocker, lease::{LeaseConfig, LeaseRunner}, telemetry::Telemetry};
+    /// use metrics_util::debugging::DebuggingRecorder;
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let recorder = DebuggingRecorder::new(); // stands for the one of your program
+    /// let _installed = metrics::set_default_local_recorder(&recorder);
     ///
     /// let config = LeaseConfig::new().with_telemetry(Telemetry::new()).with_class("billing");
-    /// # let _ = config;
+    /// let runner = LeaseRunner::new(Arc::new(MemoryLocker::new()), config)?;
+    /// let _exit = runner.run("report", async |_term| Ok::<_, ()>(())).await?;
+    ///
+    /// let seen = recorder.snapshotter().snapshot().into_vec();
+    /// assert!(seen.iter().any(|(key, ..)| key.key().name() == "lease_term_duration_seconds"));
+    /// assert!(seen.iter().all(|(key, ..)| key.key().labels().all(|label| label.value() != "report")));
+    /// # Ok(()) }
     /// ```
     #[must_use]
     pub fn with_telemetry(mut self, telemetry: Telemetry) -> Self {

@@ -52,13 +52,25 @@ impl<L: Backend> Instrumented<L> {
         Self { inner, telemetry, explain: None }
     }
 
-    /// The same, telling this one instead.
+    /// The same, telling this one instead: with a meter, or of a class. [`Telemetry::OFF`] leaves the spans and log lines.
     ///
     /// ```
-    /// use distributed_lock::{Instrumented, MemoryLocker, telemetry::Telemetry};
+    /// use std::time::Duration;
+    /// use distributed_lock::{Instrumented, LockerExt, MemoryLocker, telemetry::Telemetry};
+    /// use opentelemetry::metrics::MeterProvider;
+    /// use opentelemetry_sdk::metrics::{InMemoryMetricExporter, PeriodicReader, SdkMeterProvider};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let exporter = InMemoryMetricExporter::default(); // stands for the one of your program
+    /// let provider = SdkMeterProvider::builder().with_reader(PeriodicReader::builder(exporter.clone()).build()).build();
     ///
-    /// let only_spans = Instrumented::new(MemoryLocker::new()).with_telemetry(Telemetry::OFF);
-    /// # let _ = only_spans;
+    /// let telemetry = Telemetry::new().with_meter(&provider.meter("app"));
+    /// let locker = Instrumented::new(MemoryLocker::new()).with_telemetry(telemetry);
+    /// locker.acquire("orders", Duration::from_secs(30)).await?.release().await?.exclusive()?;
+    ///
+    /// provider.force_flush()?;
+    /// let seen = format!("{:?}", exporter.get_finished_metrics()?);
+    /// assert!(seen.contains("lock.wait.duration") && seen.contains("lock.hold.duration"));
+    /// # Ok(()) }
     /// ```
     #[must_use]
     pub fn with_telemetry(mut self, telemetry: Telemetry) -> Self {

@@ -37,6 +37,7 @@ mod locker;
 #[cfg(feature = "otel")]
 mod otel;
 mod scoped;
+mod series;
 mod sink;
 mod table;
 pub(crate) mod trace;

@@ -1,12 +1,13 @@
 //! Where measurements go: to the facade `metrics` and to a meter of OpenTelemetry, each behind its feature.
 
-use std::{
-    fmt,
-    sync::{Arc, PoisonError, RwLock},
-    time::Duration,
-};
+use std::{fmt, sync::Arc, time::Duration};
 
-use super::{Label, Metric, MetricKind};
+use super::{
+    Label, Metric, MetricKind,
+    series::{self, Series},
+    trace,
+};
+use crate::InvalidInput;
 
 /// Whether anything can be measured in this build.
 pub(crate) const ENABLED: bool = cfg!(any(feature = "metrics", feature = "otel"));
@@ -25,19 +26,6 @@ pub(crate) const ENABLED: bool = cfg!(any(feature = "metrics", feature = "otel")
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct Telemetry(Option<Arc<Series>>);
-
-/// What of the labels stays the same, and what was made for them.
-#[derive(Debug, Default)]
-struct Series {
-    backend: Option<Arc<str>>,
-    class: Option<&'static str>,
-    /// The same of each class that was asked for. There are only a few.
-    classes: RwLock<Vec<(&'static str, Telemetry)>>,
-    #[cfg(feature = "metrics")]
-    keys: super::facade::Keys,
-    #[cfg(feature = "otel")]
-    meter: Option<Arc<super::otel::Instruments>>,
-}
 
 /// Static values of labels.
 type Labels<'a> = &'a [(Label, &'static str)];
@@ -65,15 +53,15 @@ impl Told<'_> {
         &self.series.keys
     }
 
-    /// Each label that has a value; the first one's may be shared text.
+    /// Each label that has a value; those that stay the same are shared text.
     pub(super) fn each(&self, mut take: impl FnMut(Label, Result<&'static str, &Arc<str>>)) {
         let knows = |label: Label| self.metric.row().labels.contains(&label);
         debug_assert!(self.labels.iter().all(|(label, _)| knows(*label)), "{:?} has no such label", self.metric);
         if let Some(backend) = self.series.backend.as_ref().filter(|_| knows(Label::Backend)) {
             take(Label::Backend, Err(backend));
         }
-        if let Some(class) = self.series.class.filter(|_| knows(Label::Class)) {
-            take(Label::Class, Ok(class));
+        if let Some(class) = self.series.class.as_ref().filter(|_| knows(Label::Class)) {
+            take(Label::Class, Err(class));
         }
         for (label, value) in self.labels {
             take(*label, Ok(value));
@@ -82,6 +70,10 @@ impl Told<'_> {
 }
 
 impl Telemetry {
+    pub(super) const fn of(series: Arc<Series>) -> Self {
+        Self(Some(series))
+    }
+
     /// Goes nowhere.
     pub const OFF: Self = Self(None);
 
@@ -95,7 +87,7 @@ impl Telemetry {
     /// ```
     #[must_use]
     pub fn new() -> Self {
-        Self((ENABLED || super::trace::ENABLED).then(Arc::default))
+        Self((ENABLED || trace::ENABLED).then(Arc::default))
     }
 
     /// The same, and to this meter.
@@ -112,33 +104,73 @@ impl Telemetry {
     #[cfg(feature = "otel")]
     #[must_use]
     pub fn with_meter(self, meter: &opentelemetry::metrics::Meter) -> Self {
-        let meter = Some(Arc::new(super::otel::Instruments::new(meter)));
-        let (backend, class) = self.0.map_or((None, None), |series| (series.backend.clone(), series.class));
-        Self(Some(Arc::new(Series { backend, class, meter, ..Series::default() })))
+        Self::of(self.0.unwrap_or_default().with_meter(meter))
     }
 
     /// The same, for what this locker does: what it prints is the label `lock.backend`.
     #[must_use]
     pub fn for_backend(self, backend: &impl fmt::Display) -> Self {
-        let named = |series: &Arc<Series>| series.like(Some(backend.to_string().into()), series.class);
+        let named = |series: &Arc<Series>| series.like(Some(backend.to_string().into()), series.class.clone());
         Self(self.0.as_ref().map(named))
     }
 
-    /// The same, for locks of this class, if there is one.
+    /// The same, for locks of this class, if there is one: over the class that it has.
+    ///
+    /// ```
+    /// use distributed_lock::telemetry::{Metric, Telemetry};
+    ///
+    /// Telemetry::new().for_backend(&"Redis").for_class(Some("order")).count(Metric::Saturations, &[]);
+    /// ```
     #[must_use]
     pub fn for_class(&self, class: Option<&'static str>) -> Self {
         match (&self.0, class) {
-            (Some(series), Some(class)) if series.class != Some(class) => series.of_class(class),
+            (Some(series), Some(class)) if series.class.as_deref() != Some(class) => series.of_class(class),
             _ => self.clone(),
         }
+    }
+
+    /// The same, for locks of a class that is only known when the program runs, as by its configuration: over the class that it has, and
+    /// under one that an acquire gives.
+    ///
+    /// Every value is a time series for as long as the program runs, so there must be few of them. Never make one of a lock's name.
+    ///
+    /// # Errors
+    /// For text that is no class, with the text and the rule.
+    ///
+    /// ```
+    /// use distributed_lock::telemetry::Telemetry;
+    ///
+    /// let class = String::from("billing"); // from a file
+    /// let telemetry = Telemetry::new().with_class(&class)?;
+    /// let refused = telemetry.with_class("order 4711").unwrap_err().to_string();
+    /// assert_eq!(refused, r#"invalid class ("order 4711"): must be 1 to 40 characters of a-z, A-Z, 0-9, ".", "_" and "-""#);
+    /// # Ok::<(), distributed_lock::InvalidInput>(())
+    /// ```
+    pub fn with_class(self, class: &str) -> Result<Self, InvalidInput> {
+        let class = series::class(class)?;
+        Ok(Self(self.0.map(|series| series.like(series.backend.clone(), Some(class)))))
     }
 
     pub(super) fn backend(&self) -> Option<&str> {
         self.0.as_ref().and_then(|series| series.backend.as_deref())
     }
 
-    pub(super) fn class(&self) -> Option<&'static str> {
-        self.0.as_ref().and_then(|series| series.class)
+    pub(super) fn class(&self) -> Option<&str> {
+        self.0.as_ref().and_then(|series| series.class.as_deref())
+    }
+
+    /// Whether what lockers tell of themselves can reach anybody: spans and log lines with feature `tracing`, metrics with feature `metrics`,
+    /// or with feature `otel` and a meter. Whether somebody listens there is not known here.
+    ///
+    /// ```
+    /// use distributed_lock::telemetry::Telemetry;
+    ///
+    /// if !Telemetry::new().is_heard() {
+    ///     eprintln!("built without a feature that would say what locks do");
+    /// }
+    /// ```
+    pub fn is_heard(&self) -> bool {
+        trace::ENABLED || self.0.as_deref().is_some_and(Series::is_heard)
     }
 
     /// Whether anything is measured, so that what has to be found out for it can be left out otherwise.
@@ -214,33 +246,6 @@ impl Telemetry {
         if let Some(series) = self.0.as_deref().filter(|_| ENABLED) {
             tell(series, &Told { series, metric, labels });
         }
-    }
-}
-
-impl Series {
-    fn like(&self, backend: Option<Arc<str>>, class: Option<&'static str>) -> Arc<Self> {
-        Arc::new(Self {
-            backend,
-            class,
-            #[cfg(feature = "otel")]
-            meter: self.meter.clone(),
-            ..Self::default()
-        })
-    }
-
-    fn of_class(&self, class: &'static str) -> Telemetry {
-        let known =
-            |classes: &[(&str, Telemetry)]| classes.iter().find(|(name, _)| *name == class).map(|(_, of)| of.clone());
-        if let Some(of) = known(&self.classes.read().unwrap_or_else(PoisonError::into_inner)) {
-            return of;
-        }
-        let mut classes = self.classes.write().unwrap_or_else(PoisonError::into_inner);
-        // Somebody else may have been quicker.
-        known(&classes).unwrap_or_else(|| {
-            let of = Telemetry(Some(self.like(self.backend.clone(), Some(class))));
-            classes.push((class, of.clone()));
-            of
-        })
     }
 }
 

@@ -66,7 +66,7 @@ pub const BUCKETS: [f64; 19] = [
 
 macro_rules! labels {
     ($($(#[$doc:meta])* $label:ident = $name:literal, $facade:literal;)+) => {
-        /// What a metric is told apart by. Values are static, or the kind of a locker: never a lock's name.
+        /// What a metric is told apart by. Values are static, the kind of a locker, or of a configuration: never a lock's name.
         #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
         #[non_exhaustive]
         pub enum Label {
@@ -104,7 +104,7 @@ labels! {
     Backend = "lock.backend", "lock_backend";
     /// Why a hold ended before its release.
     Cause = "lock.loss.cause", "lock_loss_cause";
-    /// What the caller gave with [`AcquireOptions::with_class`](crate::AcquireOptions::with_class), if it gave anything.
+    /// What the caller gave with [`AcquireOptions::with_class`](crate::AcquireOptions::with_class), else what the locker's telemetry has.
     Class = "lock.class", "lock_class";
     /// The kind of an error.
     ErrorType = "error.type", "error_type";
