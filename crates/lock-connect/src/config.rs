@@ -20,8 +20,9 @@ use crate::{
 /// | `memory.scoped_ttl` | `"30s"` | the TTL of the holds that bodies run under, `"1ms"` to `"366days"` |
 /// | `postgres.…` | | the fields of `PostgresConfig`; `postgres.url` must be given unless the provider is the URL |
 /// | `breaker.…` | no breaker | the fields of [`BreakerConfig`](distributed_lock::breaker::BreakerConfig); `breaker = true` is one with defaults |
+/// | `telemetry.class` | none | the label `lock.class`: 1 to 40 of a-z, A-Z, 0-9, `.`, `_` and `-`; few values, never made of a lock's name |
 /// | `telemetry.explain_waits_after` | no wait is explained | `"1ms"` to `"24h"` |
-/// | `telemetry` | nothing is told | `true` without further settings: an [`Instrumented`](distributed_lock::Instrumented), outermost |
+/// | `telemetry` | nothing is told | `true` without further settings: an [`Instrumented`](distributed_lock::Instrumented), outermost; refused where nobody could be told |
 ///
 /// Only the part of the chosen provider is judged, so a file can have several and the environment choose. What breaks a rule
 /// there, and every field that does not exist, is in one error, each with its path, its value and the rule, without secrets.
@@ -100,17 +101,32 @@ impl LockConfig {
         self
     }
 
-    /// The same, whose part `telemetry` tells this one: with a meter, or of a class. It is told nothing unless there is that part. Without
-    /// this it is [`Telemetry::new`], and [`overlaid_by`](Self::overlaid_by) leaves it as it is.
+    /// The same, whose part `telemetry` tells this one: with a meter, or of a class, which `telemetry.class` goes over. It is told nothing
+    /// unless there is that part. Without this it is [`Telemetry::new`], and [`overlaid_by`](Self::overlaid_by) leaves it as it is.
     ///
     /// ```
-    /// use distributed_lock::telemetry::Telemetry;
+    /// # #[cfg(not(feature = "otel"))]
+    /// # fn main() {}
+    /// # #[cfg(feature = "otel")]
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use std::time::Duration;
+    /// use distributed_lock::{LockerExt, telemetry::Telemetry};
     /// use lock_connect::LockConfig;
+    /// use opentelemetry::metrics::MeterProvider;
+    /// use opentelemetry_sdk::metrics::{InMemoryMetricExporter, PeriodicReader, SdkMeterProvider};
     ///
-    /// let config: LockConfig = toml::from_str("provider = 'memory'\ntelemetry.explain_waits_after = '5s'")?;
-    /// let config = config.with_telemetry(Telemetry::new().for_class(Some("billing")));
-    /// assert_eq!(config.locker()?.to_string(), "Instrumented(Memory)");
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// let exporter = InMemoryMetricExporter::default(); // stands for the one of your program
+    /// let provider = SdkMeterProvider::builder().with_reader(PeriodicReader::builder(exporter.clone()).build()).build();
+    ///
+    /// let config: LockConfig = toml::from_str("provider = 'memory'\ntelemetry.class = 'billing'")?;
+    /// let config = config.with_telemetry(Telemetry::new().with_meter(&provider.meter("app")));
+    /// let locker = config.locker()?;
+    /// locker.acquire("orders", Duration::from_secs(30)).await?.release().await?.exclusive()?;
+    ///
+    /// provider.force_flush()?;
+    /// let seen = format!("{:?}", exporter.get_finished_metrics()?);
+    /// assert!(seen.contains("lock.hold.duration") && seen.contains("billing") && !seen.contains("orders"));
+    /// # Ok(()) }
     /// ```
     #[must_use]
     pub fn with_telemetry(mut self, telemetry: Telemetry) -> Self {

@@ -11,6 +11,7 @@ use lock_testkit::conformance::{self, Missing, Store, Subject, Suite, Time};
 fn main() {
     let subjects: Vec<Arc<dyn Subject>> = vec![
         Arc::new(Memory { stack: false }),
+        #[cfg(any(feature = "metrics", feature = "tracing"))]
         Arc::new(Memory { stack: true }),
         #[cfg(feature = "postgres")]
         Arc::new(postgres::Postgres),

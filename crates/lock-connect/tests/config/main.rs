@@ -4,11 +4,17 @@
 #![expect(clippy::unwrap_used, reason = "a test whose own steps fail has failed")]
 
 mod formats;
+#[cfg(feature = "otel")]
+#[path = "../../../distributed-lock/tests/telemetry/meter.rs"]
+mod meter;
 mod noop;
 mod refusals;
 mod secrets;
 mod sound;
+#[cfg(feature = "otel")]
 mod telemetry;
+#[cfg(not(any(feature = "metrics", feature = "tracing")))]
+mod unheard;
 
 use std::error::Error as _;
 

@@ -94,9 +94,11 @@ fn breaker_that_is_asked_for_and_cannot_be_built_is_refused_with_every_fault() {
     assert_eq!(lines(json!("on")), [not_a_map]);
 }
 
+#[cfg(any(feature = "metrics", feature = "tracing"))]
 #[test]
 fn telemetry_with_a_setting_that_breaks_its_rule_is_refused() {
-    let known = "(not shown): unknown; known are explain_waits_after";
+    let known = "(not shown): unknown; known are class, explain_waits_after";
+    let plain = "must be 1 to 40 characters of a-z, A-Z, 0-9, \".\", \"_\" and \"-\"";
     for (part, told) in [
         (json!({ "explain_waits_after": "0s" }), "telemetry.explain_waits_after (0ns): must be 1 ms to 24 h".into()),
         (
@@ -107,7 +109,11 @@ fn telemetry_with_a_setting_that_breaks_its_rule_is_refused() {
             json!({ "explain_waits_after": 5 }),
             "telemetry.explain_waits_after (5): must be text with a unit, such as \"5s\" or \"250ms\"".into(),
         ),
-        (json!({ "class": "billing" }), format!("telemetry.class {known}")),
+        (json!({ "clas": "billing" }), format!("telemetry.clas {known}")),
+        (json!({ "class": "" }), format!("telemetry.class (\"\"): {plain}")),
+        (json!({ "class": "order 4711" }), format!("telemetry.class (\"order 4711\"): {plain}")),
+        (json!({ "class": "x".repeat(41) }), format!("telemetry.class (41 characters): {plain}")),
+        (json!({ "class": 5 }), "telemetry.class (5): must be text".into()),
         (json!("on"), "telemetry (not shown): must be a map of settings, or true for the defaults".to_owned()),
     ] {
         assert_eq!(faults(&read(json!({ "provider": "memory", "telemetry": part }))), format!("invalid {told}"));

@@ -120,6 +120,7 @@ fn breaker_goes_around_every_provider_when_it_is_asked_for() {
     }
 }
 
+#[cfg(any(feature = "metrics", feature = "tracing"))]
 #[test]
 fn telemetry_goes_outermost_around_every_provider_when_it_is_asked_for() {
     for (provider, locker, scoped) in [
