@@ -13,6 +13,8 @@ const LONGEST_CLASS: usize = 40;
 pub(super) struct Series {
     pub(super) backend: Option<Arc<str>>,
     pub(super) class: Option<Arc<str>>,
+    /// Nothing is measured: the labels are for spans.
+    pub(super) quiet: bool,
     /// The same of each class that was asked for. There are only a few.
     classes: RwLock<Vec<(&'static str, Telemetry)>>,
     #[cfg(feature = "metrics")]
@@ -22,10 +24,15 @@ pub(super) struct Series {
 }
 
 impl Series {
+    pub(super) fn quiet() -> Self {
+        Self { quiet: true, ..Self::default() }
+    }
+
     pub(super) fn like(&self, backend: Option<Arc<str>>, class: Option<Arc<str>>) -> Arc<Self> {
         Arc::new(Self {
             backend,
             class,
+            quiet: self.quiet,
             #[cfg(feature = "otel")]
             meter: self.meter.clone(),
             ..Self::default()
@@ -43,7 +50,7 @@ impl Series {
         let has_meter = self.meter.is_some();
         #[cfg(not(feature = "otel"))]
         let has_meter = false;
-        cfg!(feature = "metrics") || has_meter
+        !self.quiet && (cfg!(feature = "metrics") || has_meter)
     }
 
     pub(super) fn of_class(&self, class: &'static str) -> Telemetry {

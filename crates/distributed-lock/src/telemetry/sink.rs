@@ -74,7 +74,7 @@ impl Telemetry {
         Self(Some(series))
     }
 
-    /// Goes nowhere.
+    /// Goes nowhere. Spans and log lines of feature `tracing` are there all the same.
     pub const OFF: Self = Self(None);
 
     /// To the facade `metrics`, with that feature.
@@ -110,8 +110,7 @@ impl Telemetry {
     /// The same, for what this locker does: what it prints is the label `lock.backend`.
     #[must_use]
     pub fn for_backend(self, backend: &impl fmt::Display) -> Self {
-        let named = |series: &Arc<Series>| series.like(Some(backend.to_string().into()), series.class.clone());
-        Self(self.0.as_ref().map(named))
+        self.relabelled(|series| Self::of(series.like(Some(backend.to_string().into()), series.class.clone())))
     }
 
     /// The same, for locks of this class, if there is one: over the class that it has.
@@ -123,8 +122,8 @@ impl Telemetry {
     /// ```
     #[must_use]
     pub fn for_class(&self, class: Option<&'static str>) -> Self {
-        match (&self.0, class) {
-            (Some(series), Some(class)) if series.class.as_deref() != Some(class) => series.of_class(class),
+        match class {
+            Some(class) if self.class() != Some(class) => self.relabelled(|series| series.of_class(class)),
             _ => self.clone(),
         }
     }
@@ -148,7 +147,16 @@ impl Telemetry {
     /// ```
     pub fn with_class(self, class: &str) -> Result<Self, InvalidInput> {
         let class = series::class(class)?;
-        Ok(Self(self.0.map(|series| series.like(series.backend.clone(), Some(class)))))
+        Ok(self.relabelled(|series| Self::of(series.like(series.backend.clone(), Some(class)))))
+    }
+
+    /// One that goes nowhere has its labels for spans.
+    fn relabelled(&self, relabel: impl FnOnce(&Series) -> Self) -> Self {
+        match &self.0 {
+            Some(series) => relabel(series),
+            None if trace::ENABLED => relabel(&Series::quiet()),
+            None => Self::OFF,
+        }
     }
 
     pub(super) fn backend(&self) -> Option<&str> {
@@ -174,8 +182,8 @@ impl Telemetry {
     }
 
     /// Whether anything is measured, so that what has to be found out for it can be left out otherwise.
-    pub const fn is_on(&self) -> bool {
-        ENABLED && self.0.is_some()
+    pub fn is_on(&self) -> bool {
+        ENABLED && self.0.as_ref().is_some_and(|series| !series.quiet)
     }
 
     /// Adds one to a counter.
@@ -243,7 +251,7 @@ impl Telemetry {
 
     fn tell(&self, metric: Metric, kind: MetricKind, labels: Labels<'_>, tell: impl FnOnce(&Series, &Told<'_>)) {
         debug_assert_eq!(metric.row().kind, kind, "{metric:?} is another instrument");
-        if let Some(series) = self.0.as_deref().filter(|_| ENABLED) {
+        if let Some(series) = self.0.as_deref().filter(|series| ENABLED && !series.quiet) {
             tell(series, &Told { series, metric, labels });
         }
     }

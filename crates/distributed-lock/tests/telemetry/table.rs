@@ -118,6 +118,9 @@ fn telemetry_that_is_off_tells_nothing() {
     let (recorded, _local) = record(&recorder);
     let _one = Telemetry::OFF.one(Metric::Lanes, &[]);
     Telemetry::OFF.count(Metric::Ghosts, &[]);
+    let labelled = Telemetry::OFF.for_backend(&"Redis").for_class(Some("order")).with_class("billing").unwrap();
+    labelled.count(Metric::Losses, &[]);
+    assert!(!Telemetry::OFF.is_on() && !labelled.is_on());
     assert_eq!(recorded.lines(), [""; 0]);
     Telemetry::new().count(Metric::Ghosts, &[]);
     assert_eq!(recorded.lines(), ["lock_ghosts_total{} 1"]);
