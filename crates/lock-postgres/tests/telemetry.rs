@@ -7,10 +7,10 @@
 mod bench;
 #[path = "../../distributed-lock/tests/telemetry/meter.rs"]
 mod meter;
-#[path = "../../distributed-lock/tests/telemetry/tracer.rs"]
+#[path = "../../distributed-lock/tests/spans/tracer.rs"]
 mod tracer;
 
-use std::time::Duration;
+use std::{future::Future, time::Duration};
 
 use distributed_lock::{
     Attempt, Backend, Contention, Instrumented, Locker, LockerExt, ScopedLockerExt, ScopedOptions, Ttl, Wait,
@@ -21,7 +21,7 @@ use lock_postgres::{PostgresConfig, PostgresLocker, PostgresScopedLocker};
 use lock_testkit::wait_until;
 use tokio::time::sleep;
 
-use bench::{AMPLE, Server, contention, ms, trial};
+use bench::{AMPLE, Server, contention, ms};
 use meter::Exported;
 use tracer::Traced;
 
@@ -37,6 +37,15 @@ fn main() {
     trials.extend(shared::trials());
     let trials: Vec<Trial> = trials;
     libtest_mimic::run(&Arguments::from_args(), trials).exit();
+}
+
+/// A trial with a subscriber, whether it looks at it or not: tracing asks once for each span and line whether anybody wants it, and while
+/// there is one subscriber alone it asks in the thread that comes there first. One without a subscriber would answer no for all others.
+fn trial<F: Future<Output = ()>>(name: &str, body: impl FnOnce(Server) -> F + Send + 'static) -> Trial {
+    bench::trial(name, |server| async {
+        let (_traced, _subscriber) = Traced::start();
+        body(server).await;
+    })
 }
 
 fn telemetry(exported: &Exported) -> Telemetry {
@@ -222,7 +231,6 @@ async fn canary_password(server: Server) {
 
 mod shared {
     use std::{
-        future::Future,
         pin::pin,
         task::{Context, Waker},
     };

@@ -138,6 +138,32 @@ async fn loss_is_counted_once_by_its_cause_with_how_long_the_holder_went_on() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn renewals_have_their_outcomes_and_those_that_fail_are_no_losses() {
+    let recorder = DebuggingRecorder::new();
+    let (recorded, _local) = record(&recorder);
+    let store = MemoryLocker::new();
+    let inner = Arc::new(store.peer());
+    let locker = Instrumented::new(Arc::clone(&inner));
+    let mut guard = locker.acquire("orders", TTL).await.unwrap();
+    guard.renew(TTL).await.unwrap();
+    inner.fail_next(ErrorKind::Unavailable);
+    assert_eq!(guard.renew(TTL).await.unwrap_err().kind(), ErrorKind::Unavailable);
+    inner.delay(secs(5));
+    assert!(tokio::time::timeout(secs(1), guard.renew(TTL)).await.is_err());
+    inner.delay(Duration::ZERO);
+    guard.release().await.unwrap().exclusive().unwrap();
+    assert_eq!(recorded.of("lock_losses"), [""; 0]);
+    assert_eq!(
+        recorded.of("lock_renew"),
+        [
+            "lock_renew_duration_seconds{error_type=unavailable,lock_backend=Memory,lock_outcome=error} [0.0]",
+            "lock_renew_duration_seconds{lock_backend=Memory,lock_outcome=cancelled} [1.0]",
+            "lock_renew_duration_seconds{lock_backend=Memory,lock_outcome=renewed} [0.0]",
+        ]
+    );
+}
+
+#[tokio::test(start_paused = true)]
 async fn lost_hold_has_an_overrun_and_a_release_that_was_lost() {
     let recorder = DebuggingRecorder::new();
     let (recorded, _local) = record(&recorder);

@@ -1,14 +1,12 @@
-//! Spans, log lines and metrics, through the recorder, the meter and the subscriber of a test.
+//! Metrics, through the recorder and the meter of a test. What looks at spans and log lines is in the program `spans`.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod breaker;
-mod canary;
-mod explaining;
+mod cardinality;
 mod golden;
 mod lease;
 mod meter;
+mod passing;
 mod recorder;
-mod spans;
 mod table;
-mod tracer;

@@ -109,3 +109,26 @@ async fn class_of_an_acquire_goes_over_the_one_of_the_part() {
         ]
     );
 }
+
+#[cfg(feature = "postgres")]
+fn tells_of_a_pool(exported: &Exported) -> bool {
+    exported.lines().iter().any(|line| line.starts_with("db.client.connection.count"))
+}
+
+/// There is no server behind the port: that it was tried is told all the same.
+#[cfg(feature = "postgres")]
+#[tokio::test]
+async fn pool_of_the_provider_tells_the_same_meter() {
+    for (telemetry, told) in [(json!(true), true), (json!(false), false)] {
+        let exported = Exported::new();
+        let url = "postgres://app@127.0.0.1:1/app?sslmode=disable";
+        let config = read(json!({ "provider": url, "telemetry": telemetry }));
+        let config = config.with_telemetry(Telemetry::new().with_meter(&exported.meter()));
+        assert!(config.locker().unwrap().try_acquire("orders", TTL).await.is_err());
+        assert_eq!(tells_of_a_pool(&exported), told, "{:?}", exported.lines());
+        let exported = Exported::new();
+        let config = config.with_telemetry(Telemetry::new().with_meter(&exported.meter()));
+        assert!(config.scoped_locker().unwrap().with_lock("orders", async |_| ()).await.is_err());
+        assert_eq!(tells_of_a_pool(&exported), told, "{:?}", exported.lines());
+    }
+}

@@ -1,10 +1,6 @@
 //! A lock's name is in no label of any metric, and in logs and errors only escaped.
 
-use std::{
-    io::Write,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use distributed_lock::{
     ErrorKind, Instrumented, LockerExt, LossCause, MemoryLocker, Scoped, ScopedLockerExt,
@@ -13,36 +9,17 @@ use distributed_lock::{
 };
 use metrics_util::debugging::DebuggingRecorder;
 
-use crate::{meter::Exported, recorder::record};
+use crate::{meter::Exported, page::Page, recorder::record};
 
 const NAME: &str = "canary\n2026 ERROR forged\u{1b}[31m";
 const TTL: Duration = Duration::from_secs(30);
 
-#[derive(Clone, Default)]
-struct Page(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Page {
-    fn write(&mut self, text: &[u8]) -> std::io::Result<usize> {
-        self.0.lock().unwrap().write(text)
-    }
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
 #[tokio::test(start_paused = true)]
 async fn canary_name_is_in_no_label_and_only_escaped_in_logs_and_errors() {
+    let (page, _subscriber) = Page::start();
     let recorder = DebuggingRecorder::new();
     let (recorded, _local) = record(&recorder);
     let exported = Exported::new();
-    let page = Page::default();
-    let subscriber = {
-        let page = page.clone();
-        let format = tracing_subscriber::fmt().with_ansi(false).with_max_level(tracing::Level::TRACE);
-        let events = tracing_subscriber::fmt::format::FmtSpan::FULL;
-        format.with_span_events(events).with_writer(move || page.clone()).finish()
-    };
-    let _subscriber = tracing::subscriber::set_default(subscriber);
 
     let telemetry = Telemetry::new().with_meter(&exported.meter());
     let store = MemoryLocker::new();
@@ -72,7 +49,7 @@ async fn canary_name_is_in_no_label_and_only_escaped_in_logs_and_errors() {
     let metrics = [recorded.lines(), exported.lines()].concat();
     assert!(metrics.len() > 20, "{metrics:?}");
     assert!(metrics.iter().all(|line| !line.contains("canary")), "{metrics:?}");
-    let page = String::from_utf8(page.0.lock().unwrap().clone()).unwrap();
+    let page = page.text();
     assert!(!page.contains("canary\n") && !page.contains('\u{1b}'), "{page}");
     assert!(page.lines().all(|line| !line.starts_with("2026 ERROR")), "{page}");
     let seen = page.matches(r"canary\n2026 ERROR forged\u{1b}[31m").count();

@@ -149,6 +149,7 @@ async fn wait_that_ends_before_is_not_explained() {
 
 #[tokio::test(start_paused = true)]
 async fn look_that_hangs_holds_neither_the_grant_nor_the_end_of_the_budget_up() {
+    let (_traced, _subscriber) = Traced::start();
     let (locker, somebody, looks) = shop(Look::Hangs);
     let started = Instant::now();
     assert!(locker.acquire_within("orders", TTL, secs(6)).await.unwrap().is_contended());

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use distributed_lock::{Instrumented, LockerExt, LossCause, MemoryLocker, Scoped, ScopedLockerExt};
+use distributed_lock::{
+    AcquireOptions, Instrumented, LockKey, Locker, LockerExt, LossCause, MemoryLocker, Scoped, ScopedLockerExt, Ttl,
+    telemetry::Telemetry,
+};
 
 use crate::tracer::Traced;
 
@@ -21,6 +24,26 @@ async fn guard_has_a_span_for_the_call_the_hold_and_the_release() {
             r#"lock.hold under nothing: lock.key="orders" lock.backend="Memory" token=1"#,
         ]
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn spans_have_the_class_and_the_backend_also_where_no_metric_is_told() {
+    let (traced, _subscriber) = Traced::start();
+    let locker = |telemetry| Instrumented::new(MemoryLocker::new()).with_telemetry(telemetry);
+    let options = AcquireOptions::new(Ttl::UNTIL_RELEASED);
+    let key = LockKey::new("orders").unwrap();
+    for telemetry in [Telemetry::new(), Telemetry::OFF] {
+        let configured = locker(telemetry.with_class("billing").unwrap());
+        for options in [options.clone(), options.clone().with_class("order")] {
+            drop(configured.acquire_opts(&key, &options).await.unwrap().into_result().unwrap());
+        }
+    }
+    let lines = traced.lines();
+    let fields = |class: &str| format!(r#"lock.key="orders" lock.backend="Memory" lock.class="{class}" "#);
+    for (line, class) in lines.iter().zip(["billing", "billing", "order", "order"].iter().cycle()) {
+        assert!(line.contains(&fields(class)), "{class}: {line}");
+    }
+    assert_eq!(lines.len(), 8, "{lines:?}");
 }
 
 #[tokio::test(start_paused = true)]
