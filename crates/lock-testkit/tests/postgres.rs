@@ -24,6 +24,10 @@ fn main() -> ExitCode {
         ("killed_postmaster_leaves_nothing_after_drop", killed_postmaster_leaves_nothing_after_drop),
         ("clusters_run_side_by_side_and_stop_alone", clusters_run_side_by_side_and_stop_alone),
         ("restart_immediate_cuts_sessions_and_keeps_data", restart_immediate_cuts_sessions_and_keeps_data),
+        (
+            "killed_backend_cuts_all_sessions_and_no_stranger_is_killed",
+            killed_backend_cuts_all_sessions_and_no_stranger_is_killed,
+        ),
         ("stopped_cluster_refuses_and_restarts", stopped_cluster_refuses_and_restarts),
         ("settings_reach_the_server", settings_reach_the_server),
         ("bad_setting_fails_with_the_servers_words", bad_setting_fails_with_the_servers_words),
@@ -143,6 +147,29 @@ fn restart_immediate_cuts_sessions_and_keeps_data() {
         assert_eq!(text(&client, "SELECT n::text FROM kept").await, "7");
     });
     assert!(cluster.log().contains("not properly shut down"), "{}", cluster.log());
+}
+
+fn killed_backend_cuts_all_sessions_and_no_stranger_is_killed() {
+    let cluster = Cluster::start().unwrap();
+    let postmaster = cluster.postmaster_pid();
+    let mut stranger = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+    assert!(!cluster.kill_backend(stranger.id().try_into().unwrap()).unwrap());
+    assert!(!cluster.kill_backend(postmaster.unwrap().try_into().unwrap()).unwrap());
+    assert!(!cluster.kill_backend(0).unwrap());
+    assert!(stranger.try_wait().unwrap().is_none(), "a stranger was killed");
+    stranger.kill().unwrap();
+    stranger.wait().unwrap();
+    block_on(async {
+        let (victim, other) = (cluster.admin().await.unwrap(), cluster.admin().await.unwrap());
+        let pid = victim.query_one("SELECT pg_catalog.pg_backend_pid()", &[]).await.unwrap().get(0);
+        assert!(cluster.kill_backend(pid).unwrap());
+        let cut = async || victim.is_closed() && other.is_closed();
+        wait_until(Duration::from_secs(10), "all sessions are cut", cut).await.unwrap();
+        let recovered = async || cluster.admin().await.is_ok();
+        wait_until(Duration::from_secs(10), "the server takes sessions", recovered).await.unwrap();
+        assert!(!cluster.kill_backend(pid).unwrap(), "it is gone");
+    });
+    assert_eq!(cluster.postmaster_pid(), postmaster);
 }
 
 fn stopped_cluster_refuses_and_restarts() {

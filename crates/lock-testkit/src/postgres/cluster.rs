@@ -10,6 +10,8 @@ use std::time::Duration;
 use std::{fmt, fs, hash};
 
 use hash::{BuildHasher, RandomState};
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, kill_process};
 use tokio_postgres::{Client, Config};
 
 use super::builder::Builder;
@@ -171,6 +173,22 @@ impl Cluster {
         let mut server = self.server();
         server.stop("QUIT")?;
         server.start(self.port)
+    }
+
+    /// Ends one process of the server with SIGKILL, after which the server ends all sessions, recovers and goes on. `false` if it has no
+    /// such process, so that nothing else is ever hit.
+    pub fn kill_backend(&self, pid: i32) -> io::Result<bool> {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        // After the name in parentheses: the state, and the parent.
+        let parent = stat.rsplit_once(") ").and_then(|(_, rest)| rest.split(' ').nth(1)?.parse().ok());
+        let Some(backend) = Pid::from_raw(pid).filter(|_| parent.is_some() && parent == self.postmaster_pid()) else {
+            return Ok(false);
+        };
+        match kill_process(backend, Signal::KILL) {
+            Ok(()) => Ok(true),
+            Err(Errno::SRCH) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
     }
 
     pub(super) fn create(installation: Installation, options: Builder) -> Result<Self, StartError> {
