@@ -35,7 +35,10 @@ where
     let mut pause = Duration::from_millis(100);
     loop {
         let tried = once().await?;
-        store_answered();
+        // Without a connection nobody was asked.
+        if !matches!(tried, Attempt::Contended(Contention::NoConnection)) {
+            store_answered();
+        }
         let why = match tried {
             Attempt::Contended(why) => why,
             acquired => return Ok(acquired),

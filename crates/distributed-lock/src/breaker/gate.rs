@@ -7,7 +7,7 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use tokio::sync::watch;
@@ -112,8 +112,9 @@ impl Gate {
     /// # Errors
     /// `CircuitOpen`, with the time after which it makes sense to try again.
     pub(super) fn admit(self: &Arc<Self>) -> Result<Admitted> {
-        let ping = |generation| Ping { gate: Arc::clone(self), generation, well: None };
-        match self.with(Machine::admit) {
+        let (admission, number) = self.with(|machine, now| (machine.admit(now), machine.ping_number()));
+        let ping = |generation| Ping { gate: Arc::clone(self), generation, number, well: None };
+        match admission {
             Admission::Pass { generation, ping: due } => {
                 let permit =
                     Permit { gate: Arc::clone(self), generation, asked: Asked::new(), settled: AtomicBool::new(false) };
@@ -121,13 +122,23 @@ impl Gate {
             }
             Admission::Probe { generation } => Ok(Admitted::Probe(ping(generation))),
             Admission::Refused { retry_after } => {
-                let telemetry = self.inside().telemetry.clone();
-                telemetry.count(Metric::BreakerRefusals, &[]);
                 let message =
                     format!("the circuit breaker is open and did not ask the store; try again in {retry_after:.1?}");
-                Err(Error::new(ErrorKind::CircuitOpen, message).with_retry_after(retry_after))
+                Err(self.refused(message, retry_after))
             }
         }
+    }
+
+    /// Of a call whose probe ended before its time. The next call begins another.
+    pub(super) fn cut_short(&self) -> Error {
+        self.inside().machine.count_refused();
+        self.refused("the probe of the circuit breaker was cut short".to_owned(), Duration::from_millis(1))
+    }
+
+    fn refused(&self, message: String, retry_after: Duration) -> Error {
+        let telemetry = self.inside().telemetry.clone();
+        telemetry.count(Metric::BreakerRefusals, &[]);
+        Error::new(ErrorKind::CircuitOpen, message).with_retry_after(retry_after)
     }
 
     /// To be had before a call that is not gated; none where its answer will count for nothing.
@@ -186,6 +197,7 @@ impl Drop for Permit {
 pub(super) struct Ping {
     gate: Arc<Gate>,
     generation: Generation,
+    number: u64,
     well: Option<bool>,
 }
 
@@ -197,6 +209,21 @@ impl Ping {
 
 impl Drop for Ping {
     fn drop(&mut self) {
-        self.gate.with(|machine, now| machine.pinged(self.generation, self.well, now()));
+        self.gate.with(|machine, now| {
+            // One that was given up says nothing any more.
+            if machine.ping_number() == self.number {
+                machine.pinged(self.generation, self.well, now());
+            }
+        });
+    }
+}
+
+/// What is gone is not open.
+impl Drop for Gate {
+    fn drop(&mut self) {
+        let inside = self.inside.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if inside.machine.state() != BreakerState::Closed {
+            measured::state(&inside.telemetry, BreakerState::Closed);
+        }
     }
 }

@@ -29,6 +29,9 @@ impl Generation {
     }
 }
 
+/// How late a ping may end before it is given up.
+const OVERDUE: Duration = Duration::from_secs(1);
+
 /// What becomes of a call that wants to ask the store.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Admission {
@@ -48,8 +51,11 @@ pub(super) struct Machine {
     mode: Mode,
     /// How often it opened without having been closed for a whole window in between.
     openings: u32,
-    /// Until when the ping that is under way can take, whatever the state was when it began: there is never a second one.
+    /// Until when the ping that is under way can take, whatever the state was when it began: there is never a second one, unless the first
+    /// is overdue.
     ping_until: Option<Instant>,
+    /// Of the latest ping.
+    pings: u64,
     counts: BreakerCounts,
     change: Option<Change>,
 }
@@ -91,6 +97,7 @@ impl Machine {
             mode: Mode::Closed { since: now, window: Box::new(Window::new(now)), heard: None },
             openings: 0,
             ping_until: None,
+            pings: 0,
             counts: BreakerCounts::default(),
             change: None,
         }
@@ -121,17 +128,19 @@ impl Machine {
     /// Somebody wants to ask the store. What time it is needs not be known while all goes well.
     pub(super) fn admit(&mut self, now: &dyn Fn() -> Instant) -> Admission {
         if let Mode::Closed { window, .. } = &self.mode
+            && self.ping_until.is_none()
             && !window.has_silent()
         {
             return Admission::Pass { generation: self.generation, ping: false };
         }
         let now = now();
+        self.give_up_overdue_ping(now);
         match &self.mode {
             Mode::Closed { window, heard, .. } => {
                 let quiet = heard.is_none_or(|heard| now.saturating_duration_since(heard) >= WINDOW / 2);
                 let ping = quiet && window.tally(now).silent > 0 && self.ping_until.is_none();
                 if ping {
-                    self.ping_until = Some(now + self.config.probe_timeout);
+                    self.begin_ping(now);
                 }
                 Admission::Pass { generation: self.generation, ping }
             }
@@ -142,15 +151,41 @@ impl Machine {
                     if self.state() == BreakerState::Open {
                         self.enter(Mode::HalfOpen, Change::HalfOpened);
                     }
-                    self.ping_until = Some(now + self.config.probe_timeout);
+                    self.begin_ping(now);
                     Admission::Probe { generation: self.generation }
                 }
             },
         }
     }
 
-    fn refuse(&mut self, until: Instant, now: Instant) -> Admission {
+    fn begin_ping(&mut self, now: Instant) {
+        self.ping_until = Some(now + self.config.probe_timeout);
+        self.pings += 1;
+    }
+
+    /// Of the ping that is under way, or the last one: another has another.
+    pub(super) fn ping_number(&self) -> u64 {
+        self.pings
+    }
+
+    /// A ping has its own timeout. One that does not end all the same is on a runtime that does not run, which says nothing of the store,
+    /// but nobody would ever ask it again.
+    fn give_up_overdue_ping(&mut self, now: Instant) {
+        if self.ping_until.is_some_and(|until| now >= until + OVERDUE) {
+            self.ping_until = None;
+            self.pings += 1;
+            if self.state() == BreakerState::HalfOpen {
+                self.open(Why::Probe, now);
+            }
+        }
+    }
+
+    pub(super) fn count_refused(&mut self) {
         self.counts.refused += 1;
+    }
+
+    fn refuse(&mut self, until: Instant, now: Instant) -> Admission {
+        self.count_refused();
         // A ping can be late.
         let retry_after = until.saturating_duration_since(now).max(Duration::from_millis(1));
         Admission::Refused { retry_after }

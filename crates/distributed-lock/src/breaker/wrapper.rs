@@ -11,10 +11,13 @@ use super::{
     outcome::{Outcome, is_well},
 };
 use crate::{
-    AcquireOptions, Attempt, Backend, BackendId, Capabilities, Error, ErrorKind, Guarantees, Holder, Inspect, LockKey,
-    Locker, Release, Result, ScopedLocker, ScopedOptions, Ttl, Wait, Waiter,
+    AcquireOptions, Attempt, Backend, BackendId, Capabilities, Guarantees, Holder, Inspect, LockKey, Locker, Release,
+    Result, ScopedLocker, ScopedOptions, Ttl, Wait, Waiter,
     backend::{LockHandle, ScopedBody},
 };
+
+/// What is left of a wait after a probe, at the least.
+const SHORTEST_WAIT: Duration = Duration::from_millis(1);
 
 impl<L: Backend> CircuitBreaker<L> {
     /// Leave to ask the store, and what is left of the wait then.
@@ -38,16 +41,14 @@ impl<L: Backend> CircuitBreaker<L> {
             Admitted::Pass(permit, _) => {
                 let spent = self.gate.now().saturating_duration_since(started);
                 let left = match wait {
-                    Wait::UpTo(limit) => Wait::UpTo(limit.saturating_sub(spent)),
+                    // A wait of nothing would be a try, which takes as long as the store lets it.
+                    Wait::UpTo(limit) => Wait::UpTo(limit.saturating_sub(spent).max(SHORTEST_WAIT)),
                     other => other,
                 };
                 Ok((permit, left))
             }
             // Something ended the ping before its time. The next call begins another.
-            Admitted::Probe(_) => {
-                Err(Error::new(ErrorKind::CircuitOpen, "the probe of the circuit breaker was cut short")
-                    .with_retry_after(Duration::from_millis(1)))
-            }
+            Admitted::Probe(_) => Err(self.gate.cut_short()),
         }
     }
 

@@ -81,7 +81,8 @@ pub(super) fn debug(given: &BTreeMap<String, Given>, f: &mut fmt::Formatter<'_>)
 
 impl<'de> Deserialize<'de> for Fields {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let given = deserializer.deserialize_map(Map)?;
+        // Any, so that what is no map is refused by us: a deserializer that wanted one would show the value, which may be a URL.
+        let given = deserializer.deserialize_any(Map)?;
         Ok(Self { given, ..Self::default() })
     }
 }
@@ -93,6 +94,14 @@ impl<'de> Visitor<'de> for Map {
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a map of settings")
+    }
+
+    fn visit_str<E: Error>(self, _text: &str) -> Result<Self::Value, E> {
+        Err(E::custom("invalid type: text that is not shown, expected a map of settings"))
+    }
+
+    fn visit_bytes<E: Error>(self, _bytes: &[u8]) -> Result<Self::Value, E> {
+        Err(E::custom("invalid type: bytes, expected a map of settings"))
     }
 
     fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Self::Value, M::Error> {

@@ -33,7 +33,7 @@ tokio::task_local! {
 /// tell_waiting(&Contention::Held);
 /// ```
 pub fn tell_waiting(why: &Contention) {
-    if super::sink::ENABLED {
+    if super::locker::ENABLED {
         // Without such a call there is nobody to be told.
         let _ = CALL.try_with(|heard| heard.note(why));
     }
@@ -41,7 +41,7 @@ pub fn tell_waiting(why: &Contention) {
 
 /// Work that is spawned for the call in whose task this is: what it says is heard as said by the call.
 pub(crate) fn heard_by_caller<F: Future>(work: F) -> impl Future<Output = F::Output> {
-    let call = super::sink::ENABLED.then(|| CALL.try_with(Arc::clone).ok()).flatten();
+    let call = super::locker::ENABLED.then(|| CALL.try_with(Arc::clone).ok()).flatten();
     async move {
         match call {
             Some(call) => CALL.scope(call, work).await,
@@ -62,6 +62,10 @@ impl Heard {
     fn note(&self, why: &Contention) {
         // A body may ask for other locks in the same task.
         if self.over.load(Relaxed) {
+            return;
+        }
+        // A wait for a connection, until the budget was used up, is none for the lock.
+        if matches!(why, Contention::WaitElapsed) && self.saturated.load(Relaxed) {
             return;
         }
         match reason(why) {

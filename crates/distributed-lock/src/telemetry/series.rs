@@ -13,8 +13,8 @@ const LONGEST_CLASS: usize = 40;
 pub(super) struct Series {
     pub(super) backend: Option<Arc<str>>,
     pub(super) class: Option<Arc<str>>,
-    /// Nothing is measured: the labels are for spans.
-    pub(super) quiet: bool,
+    /// Nothing goes to the facade `metrics`.
+    pub(super) off_facade: bool,
     /// The same of each class that was asked for. There are only a few.
     classes: RwLock<Vec<(&'static str, Telemetry)>>,
     #[cfg(feature = "metrics")]
@@ -24,15 +24,16 @@ pub(super) struct Series {
 }
 
 impl Series {
+    /// Labels for spans.
     pub(super) fn quiet() -> Self {
-        Self { quiet: true, ..Self::default() }
+        Self { off_facade: true, ..Self::default() }
     }
 
     pub(super) fn like(&self, backend: Option<Arc<str>>, class: Option<Arc<str>>) -> Arc<Self> {
         Arc::new(Self {
             backend,
             class,
-            quiet: self.quiet,
+            off_facade: self.off_facade,
             #[cfg(feature = "otel")]
             meter: self.meter.clone(),
             ..Self::default()
@@ -42,15 +43,17 @@ impl Series {
     #[cfg(feature = "otel")]
     pub(super) fn with_meter(&self, meter: &opentelemetry::metrics::Meter) -> Arc<Self> {
         let meter = Some(Arc::new(super::otel::Instruments::new(meter)));
-        Arc::new(Self { backend: self.backend.clone(), class: self.class.clone(), meter, ..Self::default() })
+        let (backend, class) = (self.backend.clone(), self.class.clone());
+        Arc::new(Self { backend, class, off_facade: self.off_facade, meter, ..Self::default() })
     }
 
-    pub(super) fn is_heard(&self) -> bool {
+    /// Whether there is something that measurements go to.
+    pub(super) fn is_measured(&self) -> bool {
         #[cfg(feature = "otel")]
         let has_meter = self.meter.is_some();
         #[cfg(not(feature = "otel"))]
         let has_meter = false;
-        !self.quiet && (cfg!(feature = "metrics") || has_meter)
+        has_meter || (cfg!(feature = "metrics") && !self.off_facade)
     }
 
     pub(super) fn of_class(&self, class: &'static str) -> Telemetry {

@@ -104,7 +104,7 @@ impl Telemetry {
     #[cfg(feature = "otel")]
     #[must_use]
     pub fn with_meter(self, meter: &opentelemetry::metrics::Meter) -> Self {
-        Self::of(self.0.unwrap_or_default().with_meter(meter))
+        Self::of(self.0.unwrap_or_else(|| Arc::new(Series::quiet())).with_meter(meter))
     }
 
     /// The same, for what this locker does: what it prints is the label `lock.backend`.
@@ -178,19 +178,21 @@ impl Telemetry {
     /// }
     /// ```
     pub fn is_heard(&self) -> bool {
-        trace::ENABLED || self.0.as_deref().is_some_and(Series::is_heard)
+        trace::ENABLED || self.0.as_deref().is_some_and(Series::is_measured)
     }
 
     /// Whether anything is measured, so that what has to be found out for it can be left out otherwise.
     pub fn is_on(&self) -> bool {
-        ENABLED && self.0.as_ref().is_some_and(|series| !series.quiet)
+        self.0.as_deref().is_some_and(Series::is_measured)
     }
 
     /// Adds one to a counter.
     pub fn count(&self, metric: Metric, labels: &[(Label, &'static str)]) {
         self.tell(metric, MetricKind::Counter, labels, |_series, _told| {
             #[cfg(feature = "metrics")]
-            super::facade::count(_told);
+            if !_series.off_facade {
+                super::facade::count(_told);
+            }
             #[cfg(feature = "otel")]
             _series.meter.iter().for_each(|meter| meter.count(metric, _told));
         });
@@ -201,7 +203,9 @@ impl Telemetry {
         self.tell(metric, MetricKind::Histogram, labels, |_series, _told| {
             let _seconds = duration.as_secs_f64();
             #[cfg(feature = "metrics")]
-            super::facade::record(_told, _seconds);
+            if !_series.off_facade {
+                super::facade::record(_told, _seconds);
+            }
             #[cfg(feature = "otel")]
             _series.meter.iter().for_each(|meter| meter.record(metric, _told, _seconds));
         });
@@ -218,7 +222,9 @@ impl Telemetry {
         self.tell(metric, MetricKind::Gauge, labels, |_series, _told| {
             let _value = value;
             #[cfg(feature = "metrics")]
-            super::facade::set(_told, _value);
+            if !_series.off_facade {
+                super::facade::set(_told, _value);
+            }
             #[cfg(feature = "otel")]
             _series.meter.iter().for_each(|meter| meter.set(metric, _told, _value));
         });
@@ -237,7 +243,7 @@ impl Telemetry {
         self.tell(metric, MetricKind::UpDown, labels, |_series, _told| {
             #[cfg(feature = "metrics")]
             {
-                one.gauge = Some(super::facade::up(_told));
+                one.gauge = (!_series.off_facade).then(|| super::facade::up(_told));
             }
             #[cfg(feature = "otel")]
             {
@@ -251,7 +257,7 @@ impl Telemetry {
 
     fn tell(&self, metric: Metric, kind: MetricKind, labels: Labels<'_>, tell: impl FnOnce(&Series, &Told<'_>)) {
         debug_assert_eq!(metric.row().kind, kind, "{metric:?} is another instrument");
-        if let Some(series) = self.0.as_deref().filter(|series| ENABLED && !series.quiet) {
+        if let Some(series) = self.0.as_deref().filter(|series| series.is_measured()) {
             tell(series, &Told { series, metric, labels });
         }
     }

@@ -1,14 +1,20 @@
 //! `poll_until`, for stores that cannot queue.
 
 use std::{
+    fmt,
+    future::pending,
     sync::Mutex,
     time::{Duration, Instant},
 };
 
+use async_trait::async_trait;
 use distributed_lock::{
-    Attempt, Clock, Contention, Error, ErrorKind, LockGuard, LockerExt, MemoryLocker, TokioClock, Wait,
+    AcquireOptions, Attempt, Backend, BackendId, Capabilities, Clock, Contention, Error, ErrorKind, Expiry, Guarantees,
+    LockGuard, LockKey, Locker, LockerExt, MemoryLocker, Reach, TokioClock, Wait,
     backend::poll_until,
+    breaker::{BreakerConfig, BreakerState, CircuitBreaker},
 };
+use tokio::time::timeout;
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -54,6 +60,55 @@ async fn a_short_wait_asks_again_at_its_end() {
     assert_eq!(tries.into_inner().unwrap(), [start, start + MS]);
 }
 
+/// One who gives up such a wait has had no answer of the store.
+#[tokio::test(start_paused = true)]
+async fn tries_without_a_connection_are_no_sign_of_life_and_others_are() {
+    for (why, opens) in [(Contention::NoConnection, true), (Contention::Held, false)] {
+        let locker = CircuitBreaker::new(Polling(why), BreakerConfig::new().with_min_samples(3)).unwrap();
+        for _ in 0..3 {
+            let given_up = timeout(Duration::from_secs(1), locker.acquire("k", Duration::from_secs(5))).await;
+            assert!(given_up.is_err());
+        }
+        assert_eq!(locker.state() == BreakerState::Open, opens, "{:?}", locker.get_ref().0);
+    }
+}
+
+/// A store whose every try is contended so.
+#[derive(Debug)]
+struct Polling(Contention);
+
+impl fmt::Display for Polling {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Polling")
+    }
+}
+
+#[async_trait]
+impl Backend for Polling {
+    fn id(&self) -> BackendId {
+        BackendId::fresh()
+    }
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::new(Expiry::Client, Reach::Process)
+    }
+    fn guarantees(&self) -> Guarantees {
+        Guarantees::NONE
+    }
+    async fn ping(&self) -> distributed_lock::Result<()> {
+        pending().await
+    }
+    async fn close(&self) -> distributed_lock::Result<()> {
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl Locker for Polling {
+    async fn acquire_opts(&self, _key: &LockKey, options: &AcquireOptions) -> distributed_lock::Result<Attempt> {
+        poll_until(options.wait, async || Ok(Attempt::Contended(self.0.clone()))).await
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_error_ends_it() {
     let mut tries = 0;
@@ -77,7 +132,7 @@ async fn a_grant_ends_it() {
     let _held = locker.acquire("k", Duration::from_secs(5)).await.unwrap();
     let start = TokioClock.now();
     let attempt = poll_until(Wait::Forever, || locker.try_acquire("k", Duration::from_secs(5)));
-    let attempt = tokio::time::timeout(Duration::from_secs(60), attempt).await.unwrap();
+    let attempt = timeout(Duration::from_secs(60), attempt).await.unwrap();
     let guard: LockGuard = attempt.unwrap().acquired().unwrap();
     let waited = TokioClock.now() - start;
     assert!(waited >= Duration::from_secs(5) && waited <= Duration::from_secs(6) + MS, "{waited:?}");

@@ -119,9 +119,41 @@ async fn probe_that_panics_is_given_back_and_the_next_call_probes() {
         assert_eq!((refused.kind(), locker.state()), (ErrorKind::CircuitOpen, BreakerState::HalfOpen));
         assert!(refused.retry_after().is_some());
     }
-    assert_eq!(locker.get_ref().pinged(), 3);
+    assert_eq!((locker.get_ref().pinged(), locker.counts().refused), (3, 3));
     locker.get_ref().pings(Pings::Well);
     drop(take(&locker, "k").await);
+}
+
+/// The runtime on which a probe runs lives, and is not driven.
+#[test]
+fn probe_on_a_runtime_that_stands_still_keeps_nobody_out_for_ever() {
+    let config = BreakerConfig::new().with_min_samples(1).with_open_time(ms(1)).with_probe_timeout(secs(1));
+    let locker = Arc::new(CircuitBreaker::new(Store::new(), config).unwrap());
+    let runtime = || Builder::new_current_thread().enable_all().build().unwrap();
+    let still = runtime();
+    still.block_on(async {
+        open(&locker).await;
+        locker.get_ref().pings(Pings::Silence);
+        while locker.get_ref().pinged() == 0 {
+            let _refused_or_dropped = timeout(ms(5), locker.acquire("k", TTL)).await;
+        }
+        assert_eq!(locker.state(), BreakerState::HalfOpen);
+    });
+    locker.get_ref().pings(Pings::Well);
+    let got = runtime().block_on(async {
+        let trying = async {
+            loop {
+                match locker.try_acquire("k", TTL).await {
+                    Ok(attempt) => break !attempt.is_contended(),
+                    Err(refused) => sleep(refused.retry_after().unwrap()).await,
+                }
+            }
+        };
+        timeout(secs(20), trying).await
+    });
+    assert!(got.expect("the breaker waits for a ping that nobody drives"));
+    drop(still);
+    assert_eq!(locker.state(), BreakerState::Closed);
 }
 
 /// The runtime on which a probe runs ends under it.

@@ -181,3 +181,16 @@ async fn breaker_tells_nothing_unless_it_is_asked_to() {
     assert_eq!(locker.state(), BreakerState::Open);
     assert_eq!(recorded.lines(), [""; 0]);
 }
+
+#[tokio::test(start_paused = true)]
+async fn breaker_that_is_dropped_while_it_is_open_is_shown_as_open_no_longer() {
+    let recorder = DebuggingRecorder::new();
+    let (recorded, _local) = record(&recorder);
+    let store = MemoryLocker::new();
+    let locker = breaker(store.peer()).with_telemetry(Telemetry::new());
+    locker.get_ref().fail_next(ErrorKind::Unavailable);
+    let _ = locker.try_acquire("orders", TTL).await;
+    assert_eq!(locker.state(), BreakerState::Open);
+    drop(locker);
+    assert_eq!(recorded.of("lock_breaker_state"), ["lock_breaker_state{lock_backend=Memory} 0"]);
+}

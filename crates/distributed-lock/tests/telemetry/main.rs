@@ -9,4 +9,5 @@ mod lease;
 mod meter;
 mod passing;
 mod recorder;
+mod saturated;
 mod table;

@@ -89,6 +89,22 @@ fn breaker_that_is_asked_for_and_cannot_be_built_is_refused_with_every_fault() {
         lines(json!({ "open_time": 5, "max_open_time": "1ms" })),
         [format!("invalid breaker.open_time (5): {rule}")]
     );
+    // Whichever is refused by its form, the other is judged all the same.
+    assert_eq!(
+        lines(json!({ "open_time": 5, "max_open_time": "48h" })),
+        [
+            format!("invalid configuration (2 faults): invalid breaker.open_time (5): {rule}"),
+            "invalid breaker.max_open_time (172800s): must be at least the open_time, 500ms, and at most 24 h"
+                .to_owned()
+        ]
+    );
+    assert_eq!(
+        lines(json!({ "open_time": "48h", "max_open_time": 5 })),
+        [
+            format!("invalid configuration (2 faults): invalid breaker.max_open_time (5): {rule}"),
+            "invalid breaker.open_time (172800s): must be 1 ms to 24 h".to_owned()
+        ]
+    );
     assert_eq!(lines(json!({ "error_rate": 300 })), ["invalid breaker.error_rate (300): must be 1 to 100, in percent"]);
     let not_a_map = "invalid breaker (not shown): must be a map of settings, or true for the defaults";
     assert_eq!(lines(json!("on")), [not_a_map]);

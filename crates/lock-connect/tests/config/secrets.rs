@@ -68,6 +68,26 @@ fn password_shows_nowhere_wherever_it_stands() {
 }
 
 #[test]
+fn password_shows_in_no_refusal_of_what_is_no_map() {
+    let url = format!("postgres://app:{CANARY}@db/app");
+    let json = serde_json::from_value::<LockConfig>(json!(url)).unwrap_err();
+    let text = serde_json::from_str::<LockConfig>(&json!(url).to_string()).unwrap_err();
+    #[derive(Debug, serde::Deserialize)]
+    struct App {
+        #[serde(rename = "locks")]
+        _locks: LockConfig,
+    }
+    let toml = toml::from_str::<App>(&format!("locks = {url:?}")).unwrap_err();
+    for told in
+        [json.to_string(), format!("{json:?}"), text.to_string(), format!("{text:?}"), toml.message().to_owned()]
+    {
+        assert!(told.contains("expected a map of settings") && !told.contains(CANARY), "{told}");
+    }
+    let postgres = serde_json::from_value::<lock_postgres::PostgresConfig>(json!(url)).unwrap_err().to_string();
+    assert!(!postgres.contains(CANARY), "{postgres}");
+}
+
+#[test]
 fn what_the_canary_is_looked_for_in_is_all_that_is_said() {
     let text = all_of(&LockConfig::new("nonsense"));
     assert!(text.contains("LockConfig") && text.contains("nonsense") && text.contains("InvalidInput"), "{text}");

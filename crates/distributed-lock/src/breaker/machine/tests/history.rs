@@ -26,7 +26,8 @@ struct History {
     model: Model,
     /// What is under way, with the age of the model when it began.
     calls: Vec<(Generation, u64)>,
-    ping: Option<(Generation, u64)>,
+    /// With its number.
+    ping: Option<(Generation, u64, u64)>,
     seen: Vec<BreakerState>,
 }
 
@@ -60,7 +61,9 @@ impl History {
                 self.model.settle(age, outcome, self.now, opened).map_err(|why| format!("{outcome:?}: {why}"))?;
             }
             8 => {
-                if let Some((generation, age)) = self.ping.take() {
+                // One that was given up is not told, as by the gate.
+                let number = self.subject.machine.ping_number();
+                if let Some((generation, age, _)) = self.ping.take().filter(|ping| ping.2 == number) {
                     let well = [None, Some(false), Some(true)][self.random.between(0, 2) as usize];
                     self.subject.pinged(generation, well, self.now);
                     let opened = self.opened();
@@ -94,8 +97,10 @@ impl History {
     }
 
     fn admit(&mut self) -> Result<(), String> {
-        let wanted = self.model.admit(self.now);
-        let (told, generation) = match self.subject.admit(self.now) {
+        let admission = self.subject.admit(self.now);
+        let opened = self.opened();
+        let wanted = self.model.admit(self.now, opened)?;
+        let (told, generation) = match admission {
             Admission::Pass { generation, ping } => (Told::Pass { ping }, Some(generation)),
             Admission::Probe { generation } => (Told::Probe, Some(generation)),
             Admission::Refused { retry_after } if retry_after.is_zero() => return Err("refused for no time".into()),
@@ -106,12 +111,12 @@ impl History {
         }
         let begun = generation.map(|generation| (generation, self.model.age));
         if matches!(told, Told::Pass { ping: true } | Told::Probe) {
-            self.ping = begun;
+            let number = self.subject.machine.ping_number();
+            self.ping = begun.map(|(generation, age)| (generation, age, number));
         }
         if matches!(told, Told::Pass { .. }) {
             self.calls.extend(begun);
         }
-        self.subject.take_change();
         Ok(())
     }
 

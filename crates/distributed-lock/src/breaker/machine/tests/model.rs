@@ -11,7 +11,8 @@ pub(super) struct Model {
     /// How often the state changed.
     pub(super) age: u64,
     openings: u32,
-    pub(super) pinging: bool,
+    /// Until when it may take.
+    pinging: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -29,12 +30,15 @@ pub(super) enum Told {
     Refused,
 }
 
+/// A ping that is later than this is given up.
+const OVERDUE: Duration = Duration::from_secs(1);
+
 const WINDOW: Duration = Duration::from_secs(10);
 
 impl Model {
     pub(super) fn new(config: BreakerConfig, now: Instant) -> Self {
         let state = State::Closed { since: now, seen: Vec::new() };
-        Self { config, state, age: 0, openings: 0, pinging: false }
+        Self { config, state, age: 0, openings: 0, pinging: None }
     }
 
     pub(super) fn state(&self) -> BreakerState {
@@ -62,27 +66,36 @@ impl Model {
         move |wanted| recent.iter().filter(|outcome| **outcome == wanted).count() as u64
     }
 
-    pub(super) fn admit(&mut self, now: Instant) -> Told {
-        match &self.state {
+    /// `opened` as in [`settle`](Self::settle).
+    pub(super) fn admit(&mut self, now: Instant, opened: Option<Duration>) -> Result<Told, String> {
+        if self.pinging.is_some_and(|until| now >= until + OVERDUE) {
+            self.pinging = None;
+            if self.state() == BreakerState::HalfOpen {
+                self.open(now, opened)?;
+            }
+        }
+        let pinging = self.pinging;
+        let told = match &self.state {
             State::Closed { since, seen } => {
                 let silent = Self::recent(*since, seen, now)(Outcome::Silent);
                 // The answer that closed it is one.
                 let closed_by = self.age > 0 && now.duration_since(*since) < WINDOW / 2;
                 let heard = closed_by || Self::heard_within(seen, now, WINDOW / 2);
-                let ping = silent > 0 && !heard && !self.pinging;
-                self.pinging |= ping;
-                Told::Pass { ping }
+                Told::Pass { ping: silent > 0 && !heard && pinging.is_none() }
             }
             State::Open { until } if now < *until => Told::Refused,
-            State::Open { .. } | State::HalfOpen if self.pinging => Told::Refused,
+            State::Open { .. } | State::HalfOpen if pinging.is_some() => Told::Refused,
             _ => {
                 if self.state() == BreakerState::Open {
                     self.enter(State::HalfOpen);
                 }
-                self.pinging = true;
                 Told::Probe
             }
+        };
+        if matches!(told, Told::Pass { ping: true } | Told::Probe) {
+            self.pinging = Some(now + self.config.probe_timeout);
         }
+        Ok(told)
     }
 
     /// `opened` is how long the machine says it opened for, if it did.
@@ -122,7 +135,7 @@ impl Model {
         now: Instant,
         opened: Option<Duration>,
     ) -> Result<(), String> {
-        self.pinging = false;
+        self.pinging = None;
         if age != self.age {
             return unopened(opened);
         }

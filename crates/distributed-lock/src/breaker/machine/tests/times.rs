@@ -100,6 +100,35 @@ fn a_ping_that_is_answered_keeps_silence_from_being_a_failure() {
     assert!(matches!(machine.admit(&|| now + secs(5)), Admission::Pass { ping: true, .. }));
 }
 
+/// A ping has its own timeout: one that outlives it is on a runtime that does not run.
+#[test]
+fn probe_that_is_overdue_is_a_failed_one_and_another_follows_it() {
+    let now = start();
+    let mut machine = Machine::new(config(), 1, now);
+    let due = now + open(&mut machine, now);
+    probe(&mut machine, due);
+    let (first, limit) = (machine.ping_number(), due + config().probe_timeout + super::super::OVERDUE);
+    assert!(matches!(machine.admit(&|| limit - ms(1)), Admission::Refused { .. }));
+    assert_eq!(machine.state(), BreakerState::HalfOpen);
+    let Admission::Refused { retry_after } = machine.admit(&|| limit) else { panic!("the old ping still counts") };
+    assert_eq!((machine.state(), opened(&mut machine) >= ms(1)), (BreakerState::Open, true));
+    probe(&mut machine, limit + retry_after);
+    assert_ne!(machine.ping_number(), first, "the late end of the first would be taken for that of the second");
+}
+
+#[test]
+fn ping_that_went_along_and_is_overdue_keeps_no_probe_back() {
+    let now = start();
+    let mut machine = Machine::new(config(), 1, now);
+    let generation = pass(&mut machine, now);
+    machine.settle(generation, Outcome::Silent, now);
+    assert!(matches!(machine.admit(&|| now), Admission::Pass { ping: true, .. }));
+    while machine.state() == BreakerState::Closed {
+        machine.settle(generation, Outcome::Failure, now);
+    }
+    probe(&mut machine, now + config().probe_timeout + super::super::OVERDUE + config().open_time);
+}
+
 #[test]
 fn no_ping_goes_out_while_calls_are_answered() {
     let now = start();
