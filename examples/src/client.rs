@@ -21,9 +21,25 @@ pub struct Answer {
 /// # Errors
 /// If the connection fails or the answer is not HTTP.
 pub async fn request(server: SocketAddr, method: &str, path: &str) -> io::Result<Answer> {
+    request_with(server, method, path, None, "").await
+}
+
+/// The same with one header more, if there is one, and a body.
+///
+/// # Errors
+/// If the connection fails or the answer is not HTTP.
+pub async fn request_with(
+    server: SocketAddr,
+    method: &str,
+    path: &str,
+    header: Option<(&str, &str)>,
+    body: &str,
+) -> io::Result<Answer> {
     let mut stream = TcpStream::connect(server).await?;
-    let head = format!("{method} {path} HTTP/1.1\r\nhost: {server}\r\nconnection: close\r\ncontent-length: 0\r\n\r\n");
-    stream.write_all(head.as_bytes()).await?;
+    let header = header.map(|(name, value)| format!("{name}: {value}\r\n")).unwrap_or_default();
+    let length = body.len();
+    let head = format!("{method} {path} HTTP/1.1\r\nhost: {server}\r\nconnection: close\r\n{header}");
+    stream.write_all(format!("{head}content-length: {length}\r\n\r\n{body}").as_bytes()).await?;
     let mut text = String::new();
     stream.read_to_string(&mut text).await?;
     parse(&text).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "the answer is not HTTP"))

@@ -1,7 +1,9 @@
-//! What the example programs share: the choice of a backend, a referee who watches the replicas, a shop and its client, a tree of
-//! spans and a look at what was printed.
+//! What the example programs share: the choice of a backend, a referee who watches the replicas, a shop and its client, accounts that
+//! refuse a stale holder, a tree of spans and a look at what was printed.
 
+pub mod accounts;
 mod client;
+pub mod fence;
 pub mod observed;
 mod referee;
 pub mod shop;
@@ -13,7 +15,7 @@ use std::sync::Arc;
 use distributed_lock::{Locker, MemoryLocker, Result, Scoped, ScopedLocker};
 use lock_postgres::{PostgresScopedLocker, PostgresSharedSession};
 
-pub use client::{Answer, request};
+pub use client::{Answer, request, request_with};
 pub use referee::{Event, Referee, Verdict};
 pub use spans::Spans;
 
