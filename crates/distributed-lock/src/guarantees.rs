@@ -91,6 +91,9 @@ impl fmt::Display for World {
 #[derive(Clone, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub struct Guarantees {
+    /// The default TTL that the numbers are for: a bound that is not less than it is as much more for a longer one. `None` where none of
+    /// them depends on it.
+    pub ttl: Option<Duration>,
     /// Loss until the holder is told, while its process runs.
     pub detection: Bound,
     /// Longest time an old and a new holder can both work.
@@ -114,6 +117,7 @@ pub struct Guarantees {
 impl Guarantees {
     /// No promise at all; fill the public fields.
     pub const NONE: Self = Self {
+        ttl: None,
         detection: Bound::Unbounded,
         overlap: Bound::Unbounded,
         cleanup: Cleanup::NONE,

@@ -103,7 +103,7 @@ impl Hold {
     /// use distributed_lock::{LockerExt, MemoryLocker};
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let guard = MemoryLocker::new().acquire("orders", Duration::from_secs(30)).await?;
-    /// println!("update .. where fence < {}", guard.hold().fencing_token().ok_or("this locker mints none")?);
+    /// println!("update .. where fence <= {}", guard.hold().fencing_token().ok_or("this locker mints none")?);
     /// # Ok(()) }
     /// ```
     pub fn fencing_token(&self) -> Option<FencingToken> {

@@ -36,6 +36,7 @@ pub(crate) fn guarantees(session: &Timing, world: Option<World>, watched: Option
     cleanup.cut_waiter = Bound::Within(session.waiter_idle() + CHECK_INTERVAL);
     cleanup.cut_holder = Bound::Within(ttl + CHECK_INTERVAL);
     let mut guarantees = Guarantees::NONE;
+    guarantees.ttl = Some(ttl);
     guarantees.detection = Bound::Within(session.detection());
     guarantees.overlap = Bound::Within(session.detection());
     guarantees.cleanup = cleanup;
@@ -71,7 +72,7 @@ pub(crate) fn on_lanes(mut guarantees: Guarantees, session: &Timing, poll: Durat
          holder are connected; the bounds are of one that is not told"
             .into(),
         "waiters of one process are served in the order they came; one that others were quicker than twice queues in the server".into(),
-        "the keys of one lane are lost together, and a frozen process keeps a key with a TTL for the session's T beyond it".into(),
+        "the keys of one lane are lost together, and a frozen process keeps a key with a TTL for the lane's T beyond it".into(),
     ]);
     guarantees
 }

@@ -70,9 +70,13 @@ impl LeaseGuarantees {
             Expiry::Session => (Bound::Unbounded, forgotten),
             Expiry::Client | Expiry::Store => (NONE, NONE),
         };
-        // The locker's numbers are those of its own default TTL.
+        // The locker's numbers are those of its own default TTL: what comes on top of that stays the same.
+        let for_ttl = |limit: Duration| match promised.ttl {
+            Some(ttl) if limit >= ttl => timing.ttl().saturating_add(limit - ttl),
+            _ => limit,
+        };
         let at_deadline = |bound| match (bound, can.expiry) {
-            (Bound::Within(limit), _) => Bound::Within(limit.max(timing.ttl() + DELTA)),
+            (Bound::Within(limit), _) => Bound::Within(for_ttl(limit).max(timing.ttl() + DELTA)),
             (Bound::Unbounded, Expiry::Store) => Bound::Within(timing.ttl() + DELTA),
             (Bound::Unbounded, _) => Bound::Unbounded,
         };
@@ -82,6 +86,10 @@ impl LeaseGuarantees {
             Bound::Within(limit) => Bound::Within(pauses.saturating_add(limit)),
             Bound::Unbounded => Bound::Unbounded,
         };
+        let mut cleanup = promised.cleanup;
+        if let Bound::Within(limit) = cleanup.cut_holder {
+            cleanup.cut_holder = Bound::Within(for_ttl(limit));
+        }
         Self {
             detection: timing.detection(),
             grace: timing.grace(),
@@ -93,7 +101,7 @@ impl LeaseGuarantees {
             takeover_killed: taken_over(promised.takeover_killed),
             takeover_frozen: taken_over(at_deadline(promised.takeover_frozen)),
             takeover_partitioned: taken_over(at_deadline(promised.takeover_partitioned)),
-            cleanup: promised.cleanup,
+            cleanup,
             fairness: can.fairness,
             wakes: can.can_wait(),
             fencing: can.fencing,

@@ -69,6 +69,28 @@ fn over_a_store_that_queues_and_ends_leases_itself() {
     );
 }
 
+/// A locker's numbers are for its own TTL, and a lease has another.
+#[test]
+fn what_a_locker_takes_beyond_its_ttl_comes_on_top_of_that_of_the_lease() {
+    let fixed = Weaker::promising(MemoryLocker::new(), |promised| {
+        promised.takeover_frozen = Bound::Within(MS * 22_100);
+        promised.takeover_partitioned = promised.takeover_frozen;
+        promised.cleanup.cut_holder = Bound::Within(MS * 17_500);
+    });
+    let promised = over(fixed, LeaseConfig::new()).guarantees();
+    assert_eq!([promised.takeover_frozen, promised.takeover_partitioned], [Bound::Within(MS * 23_100); 2]);
+    assert_eq!(promised.cleanup.cut_holder, Bound::Within(MS * 17_500));
+    let for_17_s = Weaker::promising(MemoryLocker::new(), |promised| {
+        promised.ttl = Some(secs(17));
+        promised.takeover_frozen = Bound::Within(MS * 22_100);
+        promised.takeover_partitioned = promised.takeover_frozen;
+        promised.cleanup.cut_holder = Bound::Within(MS * 17_500);
+    });
+    let promised = over(for_17_s, LeaseConfig::new()).guarantees();
+    assert_eq!([promised.takeover_frozen, promised.takeover_partitioned], [Bound::Within(MS * 28_100); 2]);
+    assert_eq!(promised.cleanup.cut_holder, Bound::Within(MS * 23_500));
+}
+
 #[test]
 fn pauses_of_standbys_and_the_takeover_delay_are_in_the_numbers() {
     let config = LeaseConfig::new().with_takeover_delay(secs(20)).with_retry_interval(secs(10));

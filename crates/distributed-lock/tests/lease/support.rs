@@ -115,11 +115,17 @@ pub(crate) struct Weaker {
     fail: Option<Box<Fail>>,
     release_hangs: bool,
     max_grace: Option<Duration>,
+    promise: fn(&mut Guarantees),
 }
 
 impl Weaker {
     pub(crate) fn new(locker: MemoryLocker, change: Change) -> Self {
-        Self { locker, change, queues: true, fail: None, release_hangs: false, max_grace: None }
+        Self { locker, change, queues: true, fail: None, release_hangs: false, max_grace: None, promise: |_| {} }
+    }
+
+    /// One that promises otherwise.
+    pub(crate) fn promising(locker: MemoryLocker, promise: fn(&mut Guarantees)) -> Self {
+        Self { promise, ..Self::new(locker, |_| {}) }
     }
 
     /// One whose waiters poll.
@@ -171,7 +177,9 @@ impl Backend for Weaker {
         can
     }
     fn guarantees(&self) -> Guarantees {
-        self.locker.guarantees()
+        let mut promised = self.locker.guarantees();
+        (self.promise)(&mut promised);
+        promised
     }
     async fn ping(&self) -> Result<()> {
         self.locker.ping().await
