@@ -122,21 +122,24 @@ async fn room(client: &Client) -> i64 {
     client.query_one(query, &[]).await.unwrap().get(0)
 }
 
+/// Somebody who has nothing to do with all this.
+async fn pass_by(url: &str) {
+    let (client, connection) = tokio_postgres::connect(url, NoTls).await.expect("there is no room to connect");
+    tokio::spawn(connection);
+    let made = client.batch_execute("CREATE TABLE public.unrelated (n int4 PRIMARY KEY); DROP TABLE public.unrelated");
+    made.await.expect("there is no room for a table");
+}
+
 async fn greedy(_cluster: Cluster, server: Server) {
     let admin = server.admin().await;
     let room = room(&admin).await;
     assert!((GREEDY * WANTED) as i64 > room);
     let done = Arc::new(AtomicBool::new(false));
     let (url, stop) = (server.url.clone(), Arc::clone(&done));
-    // Somebody who has nothing to do with all this.
     let unrelated = tokio::spawn(async move {
         let mut rounds = 0;
         while !stop.load(Ordering::SeqCst) {
-            let (client, connection) = tokio_postgres::connect(&url, NoTls).await.expect("there is no room to connect");
-            tokio::spawn(connection);
-            let made =
-                client.batch_execute("CREATE TABLE public.unrelated (n int4 PRIMARY KEY); DROP TABLE public.unrelated");
-            made.await.expect("there is no room for a table");
+            pass_by(&url).await;
             rounds += 1;
             sleep(ms(5)).await;
         }
@@ -179,6 +182,8 @@ async fn greedy(_cluster: Cluster, server: Server) {
     println!("{taken} keys taken, {most} locks of {room} at most, {rounds} tables made meanwhile");
     assert!(most * 4 <= room * 3, "{most} locks of {room}");
     assert!(rounds > 0);
+    // Also now that they have all that they get.
+    pass_by(&server.url).await;
     for (session, guards) in greedy {
         assert!(!guards.is_empty(), "one of them got nothing");
         guards.iter().for_each(|guard| guard.ensure_valid().unwrap());
