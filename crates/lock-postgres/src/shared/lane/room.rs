@@ -67,13 +67,12 @@ impl Room {
     /// It got so many more blocks.
     pub(super) fn reserved(&mut self, blocks: i32) {
         self.blocks += blocks;
-        self.taken_since = None;
         self.settled();
     }
 
     /// The server has for it those blocks that it knows of, and no others.
     pub(super) fn settled(&mut self) {
-        self.is_asked = false;
+        (self.is_asked, self.taken_since) = (false, None);
     }
 
     pub(super) fn blocks(&self) -> i32 {
@@ -150,6 +149,14 @@ mod tests {
         room.look_at_gate(now + GATE_PAUSE);
         assert!(room.ask(100).is_some());
         assert_eq!(room.gate_taken(now + GATE_PAUSE), GATE_PAUSE);
+    }
+
+    #[test]
+    fn time_at_the_gate_begins_anew_after_a_statement_that_failed() {
+        let (mut room, now) = (room(), SystemClock.now());
+        assert_eq!(room.gate_taken(now), Duration::ZERO);
+        room.settled();
+        assert_eq!(room.gate_taken(now + Duration::from_secs(3_600)), Duration::ZERO);
     }
 
     #[test]

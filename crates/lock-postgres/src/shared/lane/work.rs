@@ -138,6 +138,9 @@ impl Work {
         self.write_left = if self.is_socket_full() { 0 } else { WRITE };
         // One reading for all of it. It is early, if anything: what is sent counts from then.
         let now = self.core.clock.now();
+        if self.asks.is_empty() {
+            self.room.forget_gate();
+        }
         loop {
             self.take_orders();
             self.room.look_at_gate(now);
@@ -231,7 +234,8 @@ impl Work {
                 if let Some(socket) = self.session.link().socket() {
                     socket.look();
                 }
-                self.second_look = Some(now + SECOND_LOOK);
+                // From now on, however long this poll has taken.
+                self.second_look = Some(self.core.clock.now() + SECOND_LOOK);
             }
             Some(second) if now >= second => return Err(Loss::new(LossCause::HeartbeatTimeout)),
             Some(_) => {}
